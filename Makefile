@@ -39,6 +39,7 @@ deny: ## Check licences, bans and sources of dependencies (needs cargo-deny)
 
 detection-report: ## Measure the detectors and write docs/detection.md
 	@GPUFLEET_BLESS=1 cargo nextest run --workspace -E 'package(gpufleet-analysis) and test(quality)'
+	@GPUFLEET_BLESS=1 cargo nextest run --workspace -E 'package(gpufleet-server) and test(quality)'
 
 detection-healthy: ## Measure false alarms in 10,000 GPU-days of training too (minutes)
 	@GPUFLEET_BLESS=1 GPUFLEET_HEALTHY=1 cargo nextest run --cargo-profile fast -p gpufleet-analysis -E 'test(quality)'

@@ -107,7 +107,7 @@ struct Taken {
 /// # Errors
 /// When the file cannot be written, or a GPU that is named is not there.
 pub async fn run(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
-    put_together(config, arguments, Path::new("/")).await
+    Box::pin(put_together(config, arguments, Path::new("/"))).await
 }
 
 /// The same of the machine that lies under `root`: `/` but in tests.
@@ -121,7 +121,7 @@ async fn put_together(config: &Config, arguments: &Arguments, root: &Path) -> an
     let began = clock.now();
     // First, so that nobody waits for seconds of readings that cannot be written.
     let out = create(&arguments.output)?;
-    let written = write(config, arguments, root, (clock, began), out).await;
+    let written = Box::pin(write(config, arguments, root, (clock, began), out)).await;
     if written.is_err() {
         // Half of it, or nothing, would stand in the way of the next try.
         let _ = std::fs::remove_file(&arguments.output);

@@ -67,7 +67,8 @@ impl Job {
     ) -> Option<T> {
         let name = self.name;
         let span = tracing::debug_span!("round", job = name);
-        match tokio::time::timeout(ROUND_WITHIN, work)
+        // On the heap: what a round holds between questions is large, and whoever waits for one would hold it too.
+        match tokio::time::timeout(ROUND_WITHIN, Box::pin(work))
             .instrument(span)
             .await
         {

@@ -8,6 +8,8 @@ use super::{Faults, Well, middle, normal};
 use crate::health::{self, Gpu, Kind, Links, Pcie, Usual, Xid, findings};
 use crate::leak::{self, Verdict};
 
+pub(super) mod events;
+
 const HOUR_NS: i64 = 3_600_000_000_000;
 const CAPACITY: f64 = 80e9;
 const NOW: Timestamp = Timestamp(HOUR_NS * 1_000);
@@ -44,9 +46,9 @@ fn hour(random: &mut ChaCha8Rng) -> Hour {
     }
 }
 
-/// What is found of the first GPU, with `change` done to it.
-fn found(hour: &Hour, change: &dyn Fn(&mut Gpu<'_>)) -> Vec<Kind> {
-    let mut gpu = Gpu {
+/// The first GPU of a node, as it reads while it is well.
+fn gpu(hour: &Hour) -> Gpu<'static> {
+    Gpu {
         now: NOW,
         hours: 1.0,
         booted_at: Some(Timestamp(0)),
@@ -65,7 +67,12 @@ fn found(hour: &Hour, change: &dyn Fn(&mut Gpu<'_>)) -> Vec<Kind> {
         last_seen: Some(NOW),
         is_expected: true,
         ..Gpu::default()
-    };
+    }
+}
+
+/// What is found of the first GPU, with `change` done to it.
+fn found(hour: &Hour, change: &dyn Fn(&mut Gpu<'_>)) -> Vec<Kind> {
+    let mut gpu = gpu(hour);
     change(&mut gpu);
     findings(&gpu).into_iter().map(|it| it.kind).collect()
 }

@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Faults, Well, middle, normal};
-use crate::port::Port;
+use crate::port::{self, Port, Sign};
 use crate::slow_link::{End, Finding, Group, Suspect, Watch};
 use crate::straggler::collectives::Function;
 use crate::wrong_network::{self, Look};
@@ -63,13 +63,44 @@ fn groups(random: &mut ChaCha8Rng, look: i64, left: Left<'_>) -> Vec<Group> {
     found
 }
 
+/// Communicators of two ranks each, of these ends: every two GPUs of a node, or two nodes that are near.
+fn pairs(
+    ends: &[[(usize, usize); 2]],
+    random: &mut ChaCha8Rng,
+    look: i64,
+    left: Left<'_>,
+) -> Vec<Group> {
+    let group = |(communicator, pair): (u64, &[(usize, usize); 2])| {
+        let places = pair.map(|(node, gpu)| node * RAILS + gpu);
+        let own = USUAL * (1.0 + NOISE * normal(random)) * left(&places, 0);
+        Group {
+            communicator,
+            function: Function::AllReduce,
+            bytes_per_call: 64e6,
+            at: Timestamp::from_seconds(1_790_000_000 + look * 10),
+            ends: pair
+                .iter()
+                .map(|(number, gpu)| End {
+                    node: node(*number),
+                    gpu: format!("GPU-{number}-{gpu}").into(),
+                    bytes_per_second: own,
+                })
+                .collect(),
+        }
+    };
+    (0..).zip(ends).map(group).collect()
+}
+
+/// What a job's communicators read at a look.
+type Reads<'a> = &'a dyn Fn(&mut ChaCha8Rng, i64, Left<'_>) -> Vec<Group>;
+
 /// The first look after the onset at which something is named, and what.
-fn told(seed: u32, left: Left<'_>) -> Option<(i64, Vec<Finding>)> {
+fn told(seed: u32, reads: Reads<'_>, left: Left<'_>) -> Option<(i64, Vec<Finding>)> {
     let mut random = ChaCha8Rng::seed_from_u64(seed.into());
     let mut watch = Watch::default();
     for look in 0..BEFORE + AFTER {
         let left: Left<'_> = if look < BEFORE { &|_, _| 1.0 } else { left };
-        let said = watch.observe(&groups(&mut random, look, left));
+        let said = watch.observe(&reads(&mut random, look, left));
         if let Some(found) = said.ok().filter(|it| !it.is_empty()) {
             return Some((look - BEFORE, found));
         }
@@ -80,12 +111,13 @@ fn told(seed: u32, left: Left<'_>) -> Option<(i64, Vec<Finding>)> {
 fn slow(
     fault: &str,
     least: u32,
+    reads: Reads<'_>,
     of: impl Fn(u32) -> (Suspect, Box<dyn Fn(&[usize], usize) -> f64>),
 ) -> Faults {
     let (mut found, mut delays) = (0, Vec::new());
     for seed in 0..SEEDS {
         let (culprit, left) = of(seed);
-        if let Some((delay, said)) = told(seed, &*left)
+        if let Some((delay, said)) = told(seed, reads, &*left)
             && let [only] = &said[..]
             && only.suspect == culprit
         {
@@ -105,7 +137,7 @@ fn slow(
 
 fn of_port(part: f64, least: u32) -> Faults {
     let fault = format!("a GPU's port of 128 gives {:.0} %", part * 100.0);
-    slow(&fault, least, |seed| {
+    slow(&fault, least, &groups, |seed| {
         let (own, rail) = (seed as usize % NODES, seed as usize % RAILS);
         let left = move |nodes: &[usize], at: usize| {
             if nodes.contains(&own) && at == rail {
@@ -121,13 +153,107 @@ fn of_port(part: f64, least: u32) -> Faults {
 
 fn of_node(part: f64, least: u32) -> Faults {
     let fault = format!("all ports of a node of {NODES} give {:.0} %", part * 100.0);
-    slow(&fault, least, |seed| {
+    slow(&fault, least, &groups, |seed| {
         let own = seed as usize % NODES;
         let left = move |nodes: &[usize], _: usize| {
             if nodes.contains(&own) { part } else { 1.0 }
         };
         (Suspect::Node(node(own)), Box::new(left))
     })
+}
+
+/// The way between two of the nodes gives less, and both are as fast with others.
+fn of_pair(part: f64, least: u32) -> Faults {
+    let near = (1..=4).flat_map(|far| (0..NODES).map(move |it| [(it, 0), ((it + far) % NODES, 0)]));
+    let near: Vec<[(usize, usize); 2]> = near.collect();
+    let fault = format!(
+        "the way between two nodes of {NODES} gives {:.0} %",
+        part * 100.0
+    );
+    let reads =
+        |random: &mut ChaCha8Rng, look: i64, left: Left<'_>| pairs(&near, random, look, left);
+    slow(&fault, least, &reads, |seed| {
+        let [(one, _), (other, _)] = near[seed as usize % near.len()];
+        let left = move |places: &[usize], _: usize| {
+            let is_it = [one, other].iter().all(|it| places.contains(&(it * RAILS)));
+            if is_it { part } else { 1.0 }
+        };
+        // In the order of their names.
+        let (mut one, mut other) = (node(one), node(other));
+        if other < one {
+            std::mem::swap(&mut one, &mut other);
+        }
+        (Suspect::Pair(one, other), Box::new(left))
+    })
+}
+
+/// The same where they are never alone together: four nodes are told, of which they are two.
+fn of_way_among_four(part: f64, least: u32) -> Faults {
+    let fault = format!(
+        "the way between two of four nodes of a group gives {:.0} %",
+        part * 100.0
+    );
+    slow(&fault, least, &groups, |seed| {
+        let first = 4 * (seed as usize % (NODES / 4));
+        let left = move |nodes: &[usize], _: usize| {
+            let is_it = [first, first + 1].iter().all(|it| nodes.contains(it));
+            if is_it { part } else { 1.0 }
+        };
+        let mut among: Vec<Arc<str>> = (first..first + 4).map(node).collect();
+        among.sort();
+        (Suspect::Among(among), Box::new(left))
+    })
+}
+
+/// A GPU's way to the others of its node gives less.
+fn of_nvlink(part: f64, least: u32) -> Faults {
+    let within = (0..NODES).flat_map(|it| {
+        let two = (0..RAILS).flat_map(|one| (one + 1..RAILS).map(move |other| (one, other)));
+        two.map(move |(one, other)| [(it, one), (it, other)])
+    });
+    let within: Vec<[(usize, usize); 2]> = within.collect();
+    let fault = format!(
+        "a GPU's way to the others of its node gives {:.0} %",
+        part * 100.0
+    );
+    let reads =
+        |random: &mut ChaCha8Rng, look: i64, left: Left<'_>| pairs(&within, random, look, left);
+    slow(&fault, least, &reads, |seed| {
+        let (own, gpu) = (seed as usize % NODES, seed as usize % RAILS);
+        let left = move |places: &[usize], _: usize| match places.contains(&(own * RAILS + gpu)) {
+            true => part,
+            false => 1.0,
+        };
+        let name = format!("GPU-{own}-{gpu}");
+        (Suspect::Gpu(node(own), name.into()), Box::new(left))
+    })
+}
+
+/// What a port of a slow link reads beside its like, which names one of two ends.
+fn signs(fault: &str, is_it: fn(&Sign) -> bool, sets: fn(&mut Port, &mut ChaCha8Rng)) -> Faults {
+    let is_found = |seed: &u32| {
+        let mut random = ChaCha8Rng::seed_from_u64(u64::from(*seed));
+        let mut all: Vec<Vec<Port>> = (0..NODES)
+            .map(|_| ports(&mut random, [3e6; 2], 18e9))
+            .collect();
+        for port in all.iter_mut().flatten() {
+            port.errors = Some(0.2 * random.random::<f64>());
+            port.repeats = port.is_rdma.then(|| 0.5 * random.random::<f64>());
+        }
+        let at = random.random_range(1..=RAILS);
+        sets(&mut all[0][at], &mut random);
+        let others: Vec<&[Port]> = all[1..].iter().map(Vec::as_slice).collect();
+        let found = port::sign(&all[0], &others);
+        found.is_some_and(|(port, sign)| port.name == all[0][at].name && is_it(&sign))
+    };
+    Faults {
+        detector: "port",
+        fault: fault.to_owned(),
+        of: SEEDS,
+        found: (0..SEEDS).filter(is_found).count() as u32,
+        delay: None,
+        least: SEEDS,
+    }
 }
 
 /// The ports of a node: the host's, and eight RDMA ports.
@@ -186,7 +312,7 @@ fn fallen_back(bytes: f64, least: u32) -> Faults {
     }
     Faults {
         detector: "wrong network",
-        fault: format!("{:.1} GB/s over the hosts' ports, RDMA silent", bytes / 1e9),
+        fault: format!("{} GB/s over the hosts' ports, RDMA silent", bytes / 1e9),
         of: SEEDS,
         found: u32::try_from(delays.len()).unwrap_or(0),
         delay: middle(&mut delays, "s"),
@@ -201,8 +327,34 @@ pub(super) fn faults() -> Vec<Faults> {
         of_port(0.5, SEEDS),
         of_node(0.7, SEEDS),
         of_node(0.5, SEEDS),
+        of_pair(0.8, 0),
+        of_pair(0.5, SEEDS),
+        of_way_among_four(0.5, SEEDS),
+        of_nvlink(0.8, 0),
+        of_nvlink(0.5, SEEDS),
+        fallen_back(0.04e9, 0),
         fallen_back(0.1e9, SEEDS),
         fallen_back(2e9, SEEDS),
+        signs(
+            "of the ports of a slow link one that is down",
+            |it| matches!(it, Sign::Down),
+            |port, _| port.is_up = Some(false),
+        ),
+        signs(
+            "of the ports of a slow link one that came up slower",
+            |it| matches!(it, Sign::Slow(..)),
+            |port, _| port.speed = Some(25e9),
+        ),
+        signs(
+            "of the ports of a slow link one that makes errors",
+            |it| matches!(it, Sign::Errors(..)),
+            |port, random| port.errors = Some(5.0 + 20.0 * random.random::<f64>()),
+        ),
+        signs(
+            "of the ports of a slow link one that repeats packets",
+            |it| matches!(it, Sign::Repeats(..)),
+            |port, random| port.repeats = Some(20.0 + 80.0 * random.random::<f64>()),
+        ),
     ]
 }
 

@@ -42,7 +42,35 @@ fn wrong(faults: &[Faults], well: &[Well]) -> Vec<String> {
         .into_iter()
         .filter(|it| !promises(it) || !is_quiet(it));
     let missing = missing.map(|it| format!("{it}: no rows"));
-    below.chain(above).chain(missing).collect()
+    let beyond = faults.iter().filter(|it| it.least == 0 && it.found > 0);
+    let beyond = beyond.map(|it| {
+        let (detector, fault) = (it.detector, &it.fault);
+        format!(
+            "{detector} {fault}: {} found, and none is promised",
+            it.found
+        )
+    });
+    let wrong = below.chain(above).chain(missing).chain(beyond);
+    wrong.chain(kinds::missing(faults)).collect()
+}
+
+/// Detectors, and kinds of what they say, whose rows no longer fail when it finds nothing.
+fn unheld(faults: &[Faults], well: &[Well]) -> Vec<String> {
+    let fails_without = |is_off: &dyn Fn(&Faults) -> bool| {
+        let mut left = faults.to_vec();
+        for row in left.iter_mut().filter(|it| is_off(it)) {
+            row.found = 0;
+        }
+        !wrong(&left, well).is_empty()
+    };
+    let named: BTreeSet<&str> = faults.iter().map(|it| it.detector).collect();
+    let detectors = named
+        .into_iter()
+        .filter(|it| !fails_without(&|row| row.detector == *it));
+    let kinds = kinds::all().filter(|it| !fails_without(&|row| kinds::is_of(row, *it)));
+    let detectors: Vec<String> = detectors.map(str::to_owned).collect();
+    let kinds = kinds.map(|(detector, begins)| format!("{detector} {begins}"));
+    detectors.into_iter().chain(kinds).collect()
 }
 
 /// One test, because the worlds take a while to make.
@@ -61,8 +89,19 @@ fn every_detector_finds_what_it_found_alarms_no_more_than_it_did_and_the_report_
     let mut wrong = wrong(&faults, &well);
     wrong.extend(healthy::wrong(&healthy));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let kept = written.find(REAL).map_or("", |at| &written[at..]);
+    assert_eq!(
+        unheld(&faults, &well),
+        [""; 0],
+        "disabled, and nothing fails"
+    );
+    let by_server = written.find(SERVER).unwrap_or(written.len());
+    let kept = written[..by_server].find(REAL);
+    let kept = kept.map_or("", |at| &written[at..by_server]);
     let real = real::section().unwrap_or_else(|| kept.to_owned());
+    let real = match &written[by_server..] {
+        "" => real,
+        by_server => format!("{}\n\n{by_server}", real.trim_end()),
+    };
     let report = report(
         &faults,
         &well,
@@ -96,7 +135,25 @@ fn a_detector_that_is_disabled_fails_its_rows() {
             .count()
     };
     assert_eq!((of_hang(20), of_hang(0)), (0, 1));
-    assert_eq!(wrong(&[], &[]).len(), DETECTORS.len(), "rows that are gone");
+    let gone = DETECTORS.len() + kinds::all().count();
+    assert_eq!(wrong(&[], &[]).len(), gone, "rows that are gone");
+}
+
+#[test]
+fn what_is_not_promised_and_is_found_is_to_be_promised() {
+    let row = |found: u32| Faults {
+        detector: "hang",
+        fault: "a run that is a little late".to_owned(),
+        of: 20,
+        found,
+        delay: None,
+        least: 0,
+    };
+    let wrong = |found: u32| {
+        let wrong = wrong(&[row(found)], &[]);
+        wrong.into_iter().any(|it| it.starts_with("hang a run"))
+    };
+    assert!(!wrong(0) && wrong(1));
 }
 
 #[test]

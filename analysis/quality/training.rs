@@ -239,8 +239,10 @@ fn troubles(seed: u64, steps: u64, change: &dyn Fn(&mut loss::Step)) -> Vec<(Tro
     found
 }
 
+/// The step from which a curve is wrong.
+const FROM: u64 = 1_000;
+
 fn learning(fault: &str, trouble: Trouble, least: u32, change: impl Fn(&mut loss::Step)) -> Faults {
-    const FROM: u64 = 1_000;
     let broken = |step: &mut loss::Step| {
         if step.step >= FROM {
             change(step);
@@ -309,6 +311,16 @@ pub(super) fn faults() -> Vec<Faults> {
             it.loss = it.loss.map(|loss| loss * 1.6);
         },
     ));
+    // Three times what is usual is the least that is told.
+    for (times, least) in [(2.0, 0), (4.0, SEEDS), (10.0, SEEDS)] {
+        let fault = format!("gradients {times} times as large for ten steps");
+        let burst = |it: &mut loss::Step| {
+            if it.step < FROM + 10 {
+                it.gradient_norm = it.gradient_norm.map(|norm| norm * times);
+            }
+        };
+        rows.push(learning(&fault, Trouble::GradientBurst, least, burst));
+    }
     rows.push(learning(
         "one step in eight skipped",
         Trouble::Skipping,

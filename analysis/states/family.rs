@@ -347,9 +347,9 @@ mod tests {
         let card = line(&[(Active, 3_000), (Unseen, 7_800)]);
         let part = line(&[(Active, 3_000)]);
         let found = family(&[card, part], 3, 10_800);
-        for hour in 0..3 {
-            let of = |member: usize| found[member][hour].ledger.total_millis();
-            assert_eq!(of(0) + of(1), 3_600_000, "hour {hour}");
+        for (hour, (card, part)) in found[0].iter().zip(&found[1]).enumerate() {
+            let both = card.ledger.total_millis() + part.ledger.total_millis();
+            assert_eq!(both, 3_600_000, "hour {hour}");
         }
         assert_eq!(found[1][1].ledger.total_millis(), 3_000_000);
     }

@@ -25,7 +25,7 @@ use super::stake;
 use super::watch::reading;
 use crate::fleet::Live;
 
-mod table;
+pub(super) mod table;
 
 #[cfg(test)]
 mod tests;

@@ -83,15 +83,38 @@ impl Offenders {
                 losses.push(lost);
             }
         }
-        let all: Vec<(&Fault, Option<Lost>)> = faults.iter().zip(losses).collect();
-        let found = judge_by(&faults, &machines(app), &self.by, now);
+        let faults = std::iter::zip(faults, losses).collect();
+        self.take(faults, &machines(app), now);
+        self.places = places;
+        Ok(())
+    }
+
+    /// Judges these faults of the last month, of which each has lost so much, among the machines that there are.
+    fn take(&mut self, faults: Vec<(Fault, Option<Lost>)>, machines: &[Machine], now: Timestamp) {
+        let all: Vec<(&Fault, Option<Lost>)> =
+            faults.iter().map(|(it, lost)| (it, *lost)).collect();
+        let faults: Vec<Fault> = faults.iter().map(|(it, _)| it.clone()).collect();
+        let found = judge_by(&faults, machines, &self.by, now);
         let found = found.into_iter().map(|who| Found {
             price: price(&who, &all),
             who,
         });
         self.found = found.collect();
-        self.places = places;
-        Ok(())
+    }
+
+    /// Takes in faults that a test made of these cards and machines.
+    #[cfg(test)]
+    pub(super) fn take_made(
+        &mut self,
+        (faults, places): (Vec<Fault>, Vec<(String, Place)>),
+        machines: &[Machine],
+        now: Timestamp,
+    ) {
+        let places = places.into_iter();
+        let places = places.map(|(card, place)| ((place.cluster.clone(), card), place));
+        self.places = places.collect();
+        let faults = faults.into_iter().map(|it| (it, None)).collect();
+        self.take(faults, machines, now);
     }
 
     fn signal(&self, found: &Found) -> Option<Signal> {

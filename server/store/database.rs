@@ -179,7 +179,7 @@ impl Database {
                 Transaction::Sqlite(writer.begin_with("BEGIN IMMEDIATE").await?)
             }
             Self::Postgres(pool, absence) => {
-                Transaction::Postgres(absence.around(pool, pool.begin()).await?)
+                Transaction::Postgres(Box::pin(absence.around(pool, pool.begin())).await?)
             }
         })
     }
@@ -190,7 +190,7 @@ impl Database {
             Self::Sqlite { reader, .. } => Transaction::Sqlite(reader.begin().await?),
             Self::Postgres(pool, absence) => {
                 let begun = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-                Transaction::Postgres(absence.around(pool, begun).await?)
+                Transaction::Postgres(Box::pin(absence.around(pool, begun)).await?)
             }
         })
     }

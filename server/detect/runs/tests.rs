@@ -13,7 +13,7 @@ use gpufleet_telemetry::training::RankId;
 use gpufleet_telemetry::wire::Lane;
 
 use crate::detect::tests::{World, is_gpu, set};
-use crate::fleet::{Live, LiveValue};
+use crate::fleet::{Fleet, Live, LiveValue};
 use crate::runs::{Heard, RunKey, watch::Watch};
 use crate::view::fixture;
 
@@ -25,7 +25,7 @@ mod together;
 mod unruly;
 
 /// A rank for each GPU of the world.
-const RANKS: u32 = 16;
+pub(in crate::detect) const RANKS: u32 = 16;
 pub(in crate::detect) const RUN: &str = "research/train-7b/u/0";
 const MILLI: u64 = 1_000_000;
 
@@ -33,20 +33,23 @@ const MILLI: u64 = 1_000_000;
 #[derive(Clone, Copy)]
 pub(in crate::detect) struct Does {
     /// Of each step of a second; none makes no step.
-    busy_ms: Option<u64>,
-    data_wait_ms: u64,
-    phase: f64,
+    pub(in crate::detect) busy_ms: Option<u64>,
+    /// How long a step takes.
+    pub(in crate::detect) wall_ms: u64,
+    pub(in crate::detect) data_wait_ms: u64,
+    pub(in crate::detect) phase: f64,
     /// Seconds that it is in a collective.
-    collective_s: Option<f64>,
-    is_heard: bool,
+    pub(in crate::detect) collective_s: Option<f64>,
+    pub(in crate::detect) is_heard: bool,
     /// By how many seconds the clock of its agent is ahead.
-    ahead_s: i64,
+    pub(in crate::detect) ahead_s: i64,
     /// Whether its steps are told again, old ones behind new ones.
-    again: bool,
+    pub(in crate::detect) again: bool,
 }
 
 pub(in crate::detect) const WELL: Does = Does {
     busy_ms: Some(700),
+    wall_ms: 1_000,
     data_wait_ms: 20,
     phase: 3.0,
     collective_s: None,
@@ -98,88 +101,21 @@ impl Training {
         for _ in 0..count {
             let now = self.world.hand.now().shifted(10 * NANOS_PER_SECOND);
             for rank in 0..RANKS {
-                self.tell(rank, does(rank), now);
+                let fleet = &self.world.app.fleet;
+                let does = does(rank);
+                let wall_ms = does.wall_ms + self.longer_ms;
+                tell(
+                    fleet,
+                    (self.step, rank),
+                    Does { wall_ms, ..does },
+                    self.says.as_deref(),
+                    now,
+                );
             }
             self.step += 10;
             let app = &self.world.app;
             self.watch.round(app.fleet.runs(), &app.store, now).await;
             self.world.ticks(1, change);
-        }
-    }
-
-    fn tell(&self, rank: u32, does: Does, now: Timestamp) {
-        if !does.is_heard {
-            return;
-        }
-        let node = if rank < 8 { "node-1" } else { "node-2" };
-        let id = format!("{RUN}/{rank}");
-        let mut live = fixture::live("prod", node, ResourceKind::Rank, &id, Origin::Live);
-        let resource = (*live.resource).clone();
-        let gpu = format!("GPU-prod-{node}-{:04}", rank % 8);
-        live.resource = resource
-            .with(attribute::WORLD, RANKS.to_string())
-            .with(attribute::MESH, format!("dp={rank}/{RANKS} pp=0/1"))
-            .with(attribute::GPU_ID, gpu)
-            .into();
-        let told = now.shifted(does.ahead_s * NANOS_PER_SECOND);
-        live.last_point = told;
-        set(&mut live, &training::PHASE_NOW, does.phase);
-        set(&mut live, &training::PHASE_AGE, 1.0);
-        let in_flight = if does.collective_s.is_some() {
-            1.0
-        } else {
-            0.0
-        };
-        set(&mut live, &training::COLLECTIVES_IN_FLIGHT, in_flight);
-        let age = does.collective_s.unwrap_or(0.0);
-        set(&mut live, &training::COLLECTIVE_OLDEST_AGE, age);
-        if let Some(says) = &self.says {
-            says(rank, &mut live);
-            self.world.app.fleet.put_for_tests(live.clone());
-        }
-        let heard = Heard {
-            agent: AgentId(uuid::Uuid::from_u128(1 + u128::from(rank / 8))),
-            lane: Lane::Live,
-            received: now,
-        };
-        let runs = self.world.app.fleet.runs();
-        runs.rank(&live, heard).expect("there is room");
-        let Some(busy_ms) = does.busy_ms else {
-            return;
-        };
-        // The peers' own times differ by a little, as real ones do.
-        let jitter = |step: u64| (u64::from(rank) * 31 + step * 17) % 5;
-        let times = |step: u64| StepTimes {
-            wall_ns: (1_000 + self.longer_ms) * MILLI,
-            busy_ns: (busy_ms + jitter(step)) * MILLI,
-            data_wait_ns: does.data_wait_ms * MILLI,
-            comm_wait_ns: (1_000 + self.longer_ms - busy_ms - jitter(step) - does.data_wait_ms)
-                * MILLI,
-        };
-        let block = |before: u64| {
-            let (first, ended) = (
-                self.step - before,
-                told.shifted(-(before as i64) * NANOS_PER_SECOND),
-            );
-            StepBlock {
-                first_step: first,
-                steps_log2: 0,
-                started_at: ended.shifted(-10 * NANOS_PER_SECOND),
-                ended_at: ended,
-                tokens: 0,
-                samples: 0,
-                times: (0..10).map(|step| times(first + step)).collect(),
-            }
-        };
-        let order: &[u64] = match does.again {
-            true => &[10, 0, 20, 0, 10],
-            false => &[0],
-        };
-        let id = RankId::parse(&id).expect("an id");
-        let key = RunKey::of(&"prod".into(), &id);
-        for before in order {
-            runs.steps(&key, rank, &block(*before), heard)
-                .expect("there is room");
         }
     }
 
@@ -216,6 +152,91 @@ impl Training {
         let open = self.world.open();
         assert_eq!(open.len(), 1, "{open:#?}");
         open[0].clone()
+    }
+}
+
+/// The same, lent.
+pub(in crate::detect) type SaysOf<'a> = &'a dyn Fn(u32, &mut Live);
+
+/// What the agent of a rank tells of the ten steps up to this one.
+pub(in crate::detect) fn tell(
+    fleet: &Fleet,
+    (step, rank): (u64, u32),
+    does: Does,
+    says: Option<SaysOf<'_>>,
+    now: Timestamp,
+) {
+    if !does.is_heard {
+        return;
+    }
+    let node = if rank < 8 { "node-1" } else { "node-2" };
+    let id = format!("{RUN}/{rank}");
+    let mut live = fixture::live("prod", node, ResourceKind::Rank, &id, Origin::Live);
+    let resource = (*live.resource).clone();
+    let gpu = format!("GPU-prod-{node}-{:04}", rank % 8);
+    live.resource = resource
+        .with(attribute::WORLD, RANKS.to_string())
+        .with(attribute::MESH, format!("dp={rank}/{RANKS} pp=0/1"))
+        .with(attribute::GPU_ID, gpu)
+        .into();
+    let told = now.shifted(does.ahead_s * NANOS_PER_SECOND);
+    live.last_point = told;
+    set(&mut live, &training::PHASE_NOW, does.phase);
+    set(&mut live, &training::PHASE_AGE, 1.0);
+    let in_flight = if does.collective_s.is_some() {
+        1.0
+    } else {
+        0.0
+    };
+    set(&mut live, &training::COLLECTIVES_IN_FLIGHT, in_flight);
+    let age = does.collective_s.unwrap_or(0.0);
+    set(&mut live, &training::COLLECTIVE_OLDEST_AGE, age);
+    if let Some(says) = says {
+        says(rank, &mut live);
+        fleet.put_for_tests(live.clone());
+    }
+    let heard = Heard {
+        agent: AgentId(uuid::Uuid::from_u128(1 + u128::from(rank / 8))),
+        lane: Lane::Live,
+        received: now,
+    };
+    let runs = fleet.runs();
+    runs.rank(&live, heard).expect("there is room");
+    let Some(busy_ms) = does.busy_ms else {
+        return;
+    };
+    // The peers' own times differ by a little, as real ones do.
+    let jitter = |step: u64| (u64::from(rank) * 31 + step * 17) % 5;
+    let times = |step: u64| StepTimes {
+        wall_ns: does.wall_ms * MILLI,
+        busy_ns: (busy_ms + jitter(step)) * MILLI,
+        data_wait_ns: does.data_wait_ms * MILLI,
+        comm_wait_ns: (does.wall_ms - busy_ms - jitter(step) - does.data_wait_ms) * MILLI,
+    };
+    let block = |before: u64| {
+        let (first, ended) = (
+            step - before,
+            told.shifted(-(before as i64) * NANOS_PER_SECOND),
+        );
+        StepBlock {
+            first_step: first,
+            steps_log2: 0,
+            started_at: ended.shifted(-10 * NANOS_PER_SECOND),
+            ended_at: ended,
+            tokens: 0,
+            samples: 0,
+            times: (0..10).map(|step| times(first + step)).collect(),
+        }
+    };
+    let order: &[u64] = match does.again {
+        true => &[10, 0, 20, 0, 10],
+        false => &[0],
+    };
+    let id = RankId::parse(&id).expect("an id");
+    let key = RunKey::of(&"prod".into(), &id);
+    for before in order {
+        runs.steps(&key, rank, &block(*before), heard)
+            .expect("there is room");
     }
 }
 

@@ -98,7 +98,7 @@ fn row(kind: ResourceKind, place: usize, minute: i64, holder: i64) -> MinuteRow 
     if place % 4 < 3 {
         set(gpu::HOLDER_KNOWN);
     }
-    if place % 4 == 0 {
+    if place.is_multiple_of(4) {
         set(gpu::ACTIVE);
     }
     if place % 4 < 2 {

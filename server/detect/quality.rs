@@ -1,0 +1,251 @@
+//! How good the detectors are in this server: every kind of finding that one of them says it has
+//! ([`Detectors::finds`]) put into made fleets and looked at through all of it, from what resources read to what is said.
+//! The last part of docs/detection.md is the report; the test that finds it stale says how to write it anew.
+//!
+//! A finding that is added has no row here and fails; a detector that is disabled fails the rows of all it finds.
+//! What single judgements are worth at many sizes, and in 10,000 GPU-days that are well, is measured in `analysis/quality/`.
+//!
+//! Limits: fleets of two nodes at most, but for ports; one hour that is well.
+
+mod gpus;
+mod limits;
+mod runs;
+mod world;
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use super::Detectors;
+use world::{Happens, Made, NOTHING};
+
+/// Worlds of a fault, and of one that takes long to make.
+const SEEDS: u32 = 3;
+const FEW: u32 = 2;
+
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md");
+/// Where the part begins; it is the page's last.
+const PART: &str = "## Found by the server";
+
+/// A made world with this seed, of which the detector of a place may be left out; after how long the fault is told.
+type Told = dyn Fn(u64, Option<usize>) -> Option<i64>;
+
+/// A fault of one size.
+struct Fault {
+    /// As its detector names what it finds.
+    finding: &'static str,
+    fault: String,
+    of: u32,
+    /// Fewest that have to be found; 0 where it is not to be found.
+    least: u32,
+    told: Box<Told>,
+}
+
+/// How often one was found.
+#[derive(Clone)]
+struct Row {
+    finding: &'static str,
+    fault: String,
+    of: u32,
+    least: u32,
+    delays: Vec<i64>,
+}
+
+impl Fault {
+    fn of(
+        finding: &'static str,
+        fault: &str,
+        least: u32,
+        told: impl Fn(u64, Option<usize>) -> Option<i64> + 'static,
+    ) -> Self {
+        Self {
+            finding,
+            fault: fault.to_owned(),
+            of: SEEDS,
+            least,
+            told: Box::new(told),
+        }
+    }
+
+    /// One that takes long to make.
+    fn few(
+        finding: &'static str,
+        fault: &str,
+        least: u32,
+        told: impl Fn(u64, Option<usize>) -> Option<i64> + 'static,
+    ) -> Self {
+        Self {
+            of: FEW,
+            ..Self::of(finding, fault, least, told)
+        }
+    }
+
+    fn row(&self) -> Row {
+        let told = (0..self.of).filter_map(|seed| (self.told)(seed.into(), None));
+        let mut delays: Vec<i64> = told.collect();
+        delays.sort_unstable();
+        Row {
+            finding: self.finding,
+            fault: self.fault.clone(),
+            of: self.of,
+            least: self.least,
+            delays,
+        }
+    }
+}
+
+impl Row {
+    fn found(&self) -> u32 {
+        u32::try_from(self.delays.len()).unwrap_or(u32::MAX)
+    }
+}
+
+fn faults() -> Vec<Fault> {
+    let mut all = gpus::faults();
+    all.extend(runs::faults());
+    all.extend(limits::faults());
+    all
+}
+
+/// What is wrong with the rows: below their least or beyond what they promise, or of a finding that has none.
+fn wrong(rows: &[Row]) -> Vec<String> {
+    let is_wrong = |it: &&Row| match it.least {
+        0 => it.found() > 0,
+        least => it.found() < least,
+    };
+    let wrong = rows.iter().filter(is_wrong);
+    let wrong = wrong.map(|it| {
+        let (found, of, least) = (it.found(), it.of, it.least);
+        let (finding, fault) = (it.finding, &it.fault);
+        format!("{finding}, {fault}: {found} of {of}, and {least} are promised")
+    });
+    let finds = Detectors::default().finds();
+    let finds: BTreeSet<&str> = finds.iter().map(|it| it.name).collect();
+    let promised = rows.iter().filter(|it| it.least > 0);
+    let promised: BTreeSet<&str> = promised.map(|it| it.finding).collect();
+    let missing = finds.symmetric_difference(&promised);
+    let missing =
+        missing.map(|it| format!("{it}: a finding without a row, or a row without a finding"));
+    wrong.chain(missing).collect()
+}
+
+/// Signals of worlds that are well, each counted while it lasts as one, and how many steps and GPU-hours there were.
+fn wrongly() -> (Vec<String>, u64, f64) {
+    const WORLDS: u64 = 2;
+    const TICKS: u64 = 180;
+    let (mut told, mut gpus) = (Vec::new(), 0);
+    for seed in 100..100 + WORLDS {
+        let mut made = Made::new(seed, (2, 8), None);
+        gpus += 16;
+        let happens = Happens {
+            reads: &runs::reads_well,
+            ranks: Some(&runs::trains_well),
+            says: Some(&runs::says_well),
+            ..NOTHING
+        };
+        let mut last: BTreeSet<String> = BTreeSet::new();
+        for _ in 0..TICKS {
+            let said = made.tick(happens).into_iter();
+            let said: BTreeSet<String> = said
+                .map(|it| format!("{}: {:?}", it.what, it.place))
+                .collect();
+            told.extend(said.difference(&last).cloned());
+            last = said;
+        }
+    }
+    let hours = TICKS as f64 / 360.0;
+    (told, WORLDS * TICKS * 10, f64::from(gpus) * hours)
+}
+
+/// The 95 % interval of a share (Wilson), percent.
+fn interval(found: u32, of: u32) -> (f64, f64) {
+    const Z: f64 = 1.96;
+    let (n, p) = (f64::from(of), f64::from(found) / f64::from(of));
+    let scale = 1.0 + Z * Z / n;
+    let middle = (p + Z * Z / (2.0 * n)) / scale;
+    let half = Z / scale * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
+    (
+        100.0 * (middle - half).max(0.0),
+        100.0 * (middle + half).min(1.0),
+    )
+}
+
+fn section(rows: &[Row], (alarms, steps, gpu_hours): (usize, u64, f64)) -> String {
+    let mut text = format!(
+        "{PART}\n\n\
+         Every kind of finding of every detector, put into made fleets of one or two nodes and told by all of the server:\n\
+         from what resources read, slow readings once a minute, to what is said at a tick. CI fails when a detector is\n\
+         disabled, and when one has a finding without a row. A dash: too small to be found, and it must not be.\n\n\
+         | finding | fault | found | interval | least | delay |\n|---|---|---|---|---|---|\n"
+    );
+    let mut line =
+        |it: std::fmt::Arguments<'_>| writeln!(text, "{it}").expect("a string takes all");
+    for row in rows {
+        let (found, of) = (row.found(), row.of);
+        let (low, high) = interval(found, of);
+        let least = match row.least {
+            0 => "–".to_owned(),
+            least => least.to_string(),
+        };
+        let delay = row.delays.get(row.delays.len() / 2);
+        let delay = delay.map_or(String::new(), |it| format!("{it} s"));
+        let (finding, fault) = (row.finding, &row.fault);
+        line(format_args!(
+            "| {finding} | {fault} | {found} of {of} | {low:.0}-{high:.0} % | {least} | {delay} |"
+        ));
+    }
+    // One-sided 95 % of Poisson for none.
+    let below = |exposure: f64| 3.0 / exposure;
+    line(format_args!(
+        "\nNothing wrong: 16 GPUs and a run that saves checkpoints, all detectors together: {alarms} alarms in {steps} steps \
+         and {gpu_hours:.0} GPU-hours, below {:.2} per 1,000 steps and {:.3} per GPU-hour.",
+        below(steps as f64 / 1_000.0),
+        below(gpu_hours)
+    ));
+    text
+}
+
+/// One test, because the worlds take a while to make.
+#[test]
+fn every_finding_of_every_detector_is_found_as_the_report_says_and_nothing_is_where_all_is_well() {
+    let rows: Vec<Row> = faults().iter().map(Fault::row).collect();
+    let wrong = wrong(&rows);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let (alarms, steps, gpu_hours) = wrongly();
+    assert_eq!(alarms, [""; 0], "nothing is wrong");
+    let report = section(&rows, (alarms.len(), steps, gpu_hours));
+    let written = std::fs::read_to_string(PATH).unwrap_or_default();
+    let at = written.find(PART).unwrap_or(written.len());
+    if std::env::var_os("GPUFLEET_BLESS").is_some_and(|it| it == "1") {
+        let before = written[..at].trim_end();
+        std::fs::write(PATH, format!("{before}\n\n{report}")).expect("docs is there");
+        return;
+    }
+    assert!(
+        written[at..] == report,
+        "docs/detection.md is stale: make detection-report"
+    );
+}
+
+/// Of each finding a fault that is promised is looked at without its detector: nobody else finds it.
+#[test]
+fn every_detector_that_is_disabled_fails_the_rows_of_all_it_finds() {
+    let faults = faults();
+    let all = Detectors::default().all().map(|it| it.finds());
+    for (place, finds) in all.into_iter().enumerate() {
+        for found in finds {
+            let mut promised = faults.iter().filter(|it| it.least > 0);
+            let fault = promised.find(|it| it.finding == found.name);
+            let fault = fault.unwrap_or_else(|| panic!("{} has no row", found.name));
+            let row = Row {
+                finding: fault.finding,
+                fault: fault.fault.clone(),
+                of: 1,
+                least: 1,
+                delays: (fault.told)(0, Some(place)).into_iter().collect(),
+            };
+            let says = format!("{}, {}: 0 of 1", row.finding, row.fault);
+            let wrong = wrong(&[row]);
+            assert!(wrong.iter().any(|it| it.starts_with(&says)), "{says}");
+        }
+    }
+}
