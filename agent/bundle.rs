@@ -107,7 +107,7 @@ struct Taken {
 /// # Errors
 /// When the file cannot be written, or a GPU that is named is not there.
 pub async fn run(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
-    Box::pin(put_together(config, arguments, Path::new("/"))).await
+    put_together(config, arguments, Path::new("/")).await
 }
 
 /// The same of the machine that lies under `root`: `/` but in tests.

@@ -38,7 +38,7 @@ impl Absence {
         asked: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, sqlx::Error> {
         self.before(pool).await?;
-        match Box::pin(asked).await {
+        match asked.await {
             Ok(done) => Ok(done),
             Err(error) => Err(self.after(pool, error).await),
         }
@@ -56,14 +56,14 @@ impl Absence {
             // This one looks; whoever comes meanwhile does not wait for it.
             *at = Instant::now();
         }
-        Box::pin(self.look(pool)).await
+        self.look(pool).await
     }
 
     /// What is to be said of an error.
     async fn after(&self, pool: &PgPool, error: sqlx::Error) -> sqlx::Error {
         match error {
             sqlx::Error::PoolTimedOut | sqlx::Error::Io(_) => {
-                Box::pin(self.look(pool)).await.err().unwrap_or(error)
+                self.look(pool).await.err().unwrap_or(error)
             }
             other => other,
         }
