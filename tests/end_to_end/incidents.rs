@@ -20,6 +20,19 @@ fn incidents(server: &server::Server, query: &str) -> Vec<Value> {
     items.unwrap_or_else(|| panic!("no list: {answer}"))
 }
 
+/// A line an incident, so that a log that is cut still names each of them.
+fn in_lines(incidents: &[Value]) -> String {
+    let said = |it: &Value| {
+        let seen: Vec<String> = it["evidence"].as_array().map_or(vec![], |all| {
+            let word = |it: &Value| format!("{} {} of {}", it["at"], it["what"], it["place"]);
+            all.iter().map(word).collect()
+        });
+        let place = &it["place"];
+        format!("{} of {place}: {}\n", it["cause"], seen.join("; "))
+    };
+    incidents.iter().map(said).collect()
+}
+
 /// The run of a cluster's job once its ranks are compared: what stands or is slow before is taken for its start.
 pub(crate) fn compared(server: &server::Server, cluster: &str) -> Option<Value> {
     let jobs = server.get(&format!("/api/v1/jobs?cluster={cluster}"));
@@ -48,7 +61,7 @@ fn a_rank_that_is_slowed_down_is_one_incident_with_rank_cause_and_price_until_it
     let said = simulator.fault("slow");
     let told = wait::until("the rank is told, and why", OVER_LIMIT, || {
         let open = incidents(&server, "");
-        assert!(open.len() <= 1, "{open:#?}");
+        assert!(open.len() <= 1, "{}", in_lines(&open));
         open.into_iter()
             .find(|it| it["cause"] == "heat" && it["place"]["rank"] == 11)
     });
