@@ -93,7 +93,9 @@ fn is_seen(queue: &Value) -> bool {
 }
 
 fn open_incidents(server: &server::Server) -> Vec<String> {
-    let answer = server.get("/api/v1/incidents?state=open").json();
+    let answer = server
+        .get("/api/v1/incidents?state=open&cluster=test")
+        .json();
     let items = answer["items"].as_array().cloned().unwrap_or_default();
     let of = |it: &Value| {
         let what = it["what"].as_str().unwrap_or_default();

@@ -309,7 +309,8 @@ fn each_question_of_each_user_is_answered_where_its_document_says(world: World) 
     );
     simulator.fault("xid79");
     wait::until("there is an incident, a job and a month", LIMIT, || {
-        let open = server.get("/api/v1/incidents?state=open").json();
+        let open = server.get("/api/v1/incidents?state=open&family=gpu_fault");
+        let open = open.json();
         let has_job = server.get("/jobs").text().contains("llama-70b-pretrain");
         let month = server.get("/cost").text();
         let has = |it: &Value| !it["items"].as_array().is_none_or(Vec::is_empty);
