@@ -67,6 +67,9 @@ pub(crate) struct ReportFlags {
     /// In which form.
     #[arg(long, default_value = "csv")]
     format: Form,
+    /// In which version of FOCUS, of --format focus alone; without it in 1.2.
+    #[arg(long, value_parser = ["1.2", "1.3"])]
+    focus_version: Option<String>,
     /// At which price a GPU counts: its part of its machine's, or its own (of the chargeback, not as focus).
     #[arg(long, default_value = "fully-loaded")]
     basis: report::Basis,
@@ -140,6 +143,7 @@ async fn report(
         return Err(report::NotAsked::NoBasis.into());
     }
     let asked = asked.at(flags.basis)?;
+    let asked = asked.version(flags.focus_version.as_deref())?;
     let terms = Money::default().refresh(store, config).await?;
     let invoice = flags.invoice.as_deref().map(read).transpose()?;
     let invoice = invoice.map(|it| Invoice::read(&it, &month, &terms.book.currency));
