@@ -170,6 +170,13 @@ struct Row<'a> {
     ratio: Option<i128>,
 }
 
+/// The end of the month that begins with a moment: a bill is of all of it, also while it runs.
+fn month_end_ms(from_ms: i64) -> i64 {
+    let month: String = table::moment_text(from_ms).chars().take(7).collect();
+    let hours = table::month_hours(&month).expect("a moment is in a month");
+    hours.end * 3_600_000
+}
+
 /// The machine's full name, else its name.
 fn resource(node: &Node) -> &String {
     match node.resource.is_empty() {
@@ -241,7 +248,8 @@ impl Row<'_> {
             "BillingAccountType" => "Billing Account".to_owned(),
             "BillingCurrency" | "PricingCurrency" => made.currency.clone(),
             "BillingPeriodStart" | "ChargePeriodStart" => table::moment_text(made.from_ms),
-            "BillingPeriodEnd" | "ChargePeriodEnd" => table::moment_text(made.until_ms),
+            "BillingPeriodEnd" => table::moment_text(month_end_ms(made.from_ms)),
+            "ChargePeriodEnd" => table::moment_text(made.until_ms),
             "ChargeCategory" => "Usage".to_owned(),
             "ChargeDescription" => format!("GPU time {}", self.key.state.name()),
             "ChargeFrequency" => "Usage-Based".to_owned(),

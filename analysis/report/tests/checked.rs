@@ -204,3 +204,17 @@ fn the_checker_finds_what_is_wrong_with_what_1_3_has_more() {
         "{older:?}"
     );
 }
+
+#[test]
+fn the_bill_of_a_month_that_runs_is_of_all_of_it() {
+    let (fleet, mut made) = month();
+    made.until_ms = table::moment("2026-10-27").expect("a moment");
+    let text = focus::csv(&report(&fleet, &made), &account(), focus::Version::V1_2);
+    assert_eq!(focus::check::check(&text, focus::Version::V1_2), [""; 0]);
+    let header: Vec<&str> = text.lines().next().expect("a header").split(',').collect();
+    let at = |name: &str| header.iter().position(|it| *it == name).expect("a column");
+    for row in table::read(&text, &header).expect("a table") {
+        assert_eq!(row.fields[at("BillingPeriodEnd")], "2026-11-01T00:00:00Z");
+        assert_eq!(row.fields[at("ChargePeriodEnd")], "2026-10-27T00:00:00Z");
+    }
+}
