@@ -25,6 +25,9 @@ pub(crate) struct Report {
     /// In which form.
     #[arg(long, default_value = "csv")]
     format: Form,
+    /// In which version of FOCUS, of --format focus alone; without it in 1.2.
+    #[arg(long, value_parser = ["1.2", "1.3"])]
+    focus_version: Option<String>,
     /// At which price a GPU counts: its part of its machine's, or its own (of the chargeback, not as focus).
     #[arg(long, default_value = "fully-loaded")]
     basis: Basis,
@@ -67,7 +70,7 @@ enum Form {
     Csv,
     /// Everything, for programs.
     Json,
-    /// FOCUS 1.2.
+    /// FOCUS 1.2 or 1.3, for tools that read bills of any cloud.
     Focus,
 }
 
@@ -82,6 +85,7 @@ pub(crate) fn answer(client: &Client, report: &Report, json: bool) -> anyhow::Re
         ("month", report.month.as_deref()),
         ("cluster", report.cluster.as_deref()),
         ("basis", report.basis.asked()),
+        ("focus_version", report.focus_version.as_deref()),
     ]);
     let text = client.text(&ask::with_query(&format!("/reports/{what}"), &query))?;
     Ok(Answer {

@@ -67,6 +67,9 @@ pub(crate) struct ReportFlags {
     /// In which form.
     #[arg(long, default_value = "csv")]
     format: Form,
+    /// In which version of FOCUS, of --format focus alone; without it in 1.2.
+    #[arg(long, value_parser = ["1.2", "1.3"])]
+    focus_version: Option<String>,
     /// At which price a GPU counts: its part of its machine's, or its own (of the chargeback, not as focus).
     #[arg(long, default_value = "fully-loaded")]
     basis: report::Basis,
@@ -140,12 +143,31 @@ async fn report(
         return Err(report::NotAsked::NoBasis.into());
     }
     let asked = asked.at(flags.basis)?;
+    let asked = asked.version(flags.focus_version.as_deref())?;
     let terms = Money::default().refresh(store, config).await?;
-    let invoice = flags.invoice.as_deref().map(read).transpose()?;
-    let invoice = invoice.map(|it| Invoice::read(&it, &month, &terms.book.currency));
+    let currency = terms.book.currency.as_str();
+    let invoice = flags.invoice.as_deref();
+    let invoice = invoice.map(|it| invoice_of(it, &month, currency));
+    let invoice = invoice.transpose()?;
     let specs = Specs::with(&config.gpu.peaks)?;
     let days = report::read(store, &specs, &asked).await?;
     Ok(report::render(&asked, &days, &terms, invoice.as_ref(), now))
+}
+
+/// The rows of a billing export that are of a month's invoice. A file without any is refused: against an invoice of
+/// nothing all of the estimate would be a residual.
+fn invoice_of(path: &Path, month: &str, currency: &str) -> anyhow::Result<Invoice> {
+    let invoice = Invoice::read(&read(path)?, month, currency);
+    if invoice.rows > 0 {
+        return Ok(invoice);
+    }
+    let left_out = invoice.left_out.iter();
+    let left_out = left_out.map(|(why, rows)| format!("; {rows} rows were left out: {why}"));
+    bail!(
+        "{} has no row of the invoice of {month}{}",
+        path.display(),
+        left_out.collect::<String>()
+    )
 }
 
 async fn prices(
@@ -348,6 +370,31 @@ mod tests {
             "{told}"
         );
         store.close().await;
+    }
+
+    #[test]
+    fn a_file_without_a_row_of_the_month_s_invoice_is_refused_with_what_is_wrong_with_its_rows() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("rows.json");
+        let row = r#"{"cost":1.5,"currency":"USD","invoice":{"month":"202610"},"service":{"description":"Compute Engine"},"sku":{"description":"Nvidia H100"}}"#;
+        for (rows, says) in [
+            ("[{\"cost\":", "EOF"),
+            ("{}", "missing field"),
+            ("", "no row of the invoice of 2026-10"),
+            (&*row.replace("202610", "202609"), "`202609`"),
+            (&*row.replace("USD", "EUR"), "in EUR, not in USD"),
+        ] {
+            std::fs::write(&path, rows).expect("a file");
+            let error = invoice_of(&path, "2026-10", "USD").expect_err(says);
+            let error = error.to_string();
+            assert!(
+                error.contains("rows.json") && error.contains(says),
+                "{error}"
+            );
+        }
+        std::fs::write(&path, row).expect("a file");
+        let invoice = invoice_of(&path, "2026-10", "USD").expect("it has a row");
+        assert_eq!(invoice.total(), 1_500_000_000);
     }
 
     #[test]

@@ -1,27 +1,33 @@
-//! FOCUS 1.2 (FinOps Open Cost and Usage Specification): one row for each line, and a checker.
+//! FOCUS 1.2 or 1.3 (FinOps Open Cost and Usage Specification): one row for each line, and a checker.
 //!
 //! An estimate, and marked so (`x_Estimated`, no invoice): billed and effective cost are the same,
 //! because what was paid ahead for commitments is spread over what they covered, and what they did
 //! not cover has rows of its own (`Unused`). Time without a price has a row with cost 0.0, because the
 //! columns must not be empty; `x_PriceBasis` says `unpriced` and why. What the cards drew is in columns of our own,
-//! because 1.2 has none for it: `x_EnergyKwh` is empty where nobody told it, and `x_EnergyMeteredGpuHours` says for how
+//! because FOCUS has none for it: `x_EnergyKwh` is empty where nobody told it, and `x_EnergyMeteredGpuHours` says for how
 //! much of the time it is known.
 //!
-//! The checker knows the columns of 1.2, which may be empty, the formats and the values; it is run in
+//! The checker knows the columns of a [`Version`], which may be empty, the formats and the values; it is run in
 //! tests over every kind of line. It is not the specification's own validator.
 
 use std::collections::BTreeMap;
 
 use super::{Report, hours, kilowatt_hours};
 use crate::chargeback::view::By;
-use crate::chargeback::{Key, Seller, Sum, Tariff};
+use crate::chargeback::{Key, Node, Seller, Sum, Tariff};
 use crate::money::{decimal, ratio};
 use crate::price_book::Basis;
 use crate::table;
 
+pub mod allocated;
+
 pub mod check;
 
 mod rows;
+
+mod version;
+
+pub use version::{COLUMNS_1_3, Version};
 
 /// The columns of FOCUS 1.2 in the order of their names.
 pub const COLUMNS: [&str; 57] = [
@@ -120,13 +126,13 @@ pub struct Account {
 }
 
 /// The rows, with the header.
-pub fn csv(report: &Report<'_>, account: &Account) -> String {
+pub fn csv(report: &Report<'_>, account: &Account, version: Version) -> String {
     let mut out = String::new();
-    let mut header = COLUMNS.to_vec();
+    let mut header = version.columns();
     header.extend(OWN);
     header.push(OWN_TEAM);
     table::write(&mut out, &header);
-    rows::write(&mut out, report, account, &header);
+    rows::write(&mut out, report, account, (version, &header));
     out
 }
 
@@ -135,14 +141,21 @@ pub fn csv(report: &Report<'_>, account: &Account) -> String {
 pub(super) fn fields(
     report: &Report<'_>,
     account: &Account,
-    (key, sum): (&Key, &Sum),
+    (version, at): (Version, usize),
     header: &[&str],
 ) -> Vec<String> {
+    let (key, sum) = report.chargeback.lines.iter().nth(at).expect("a line");
+    let ratio = match version {
+        Version::V1_2 => None,
+        Version::V1_3 => allocated::ratios(report)[at],
+    };
     let row = Row {
         report,
         account,
+        version,
         key,
         sum,
+        ratio,
     };
     header.iter().map(|it| row.field(it)).collect()
 }
@@ -150,8 +163,35 @@ pub(super) fn fields(
 struct Row<'a> {
     report: &'a Report<'a>,
     account: &'a Account,
+    version: Version,
     key: &'a Key,
     sum: &'a Sum,
+    /// Its part of its machine's charge, billionths; none where the version tells none or nothing is split.
+    ratio: Option<i128>,
+}
+
+/// The end of the month that begins with a moment: a bill is of all of it, also while it runs.
+fn month_end_ms(from_ms: i64) -> i64 {
+    let month: String = table::moment_text(from_ms).chars().take(7).collect();
+    let hours = table::month_hours(&month).expect("a moment is in a month");
+    hours.end * 3_600_000
+}
+
+/// The machine's full name, else its name.
+fn resource(node: &Node) -> &String {
+    match node.resource.is_empty() {
+        true => &node.name,
+        false => &node.resource,
+    }
+}
+
+/// How a time was paid, as `x_PriceBasis` has it.
+fn price_basis(tariff: &Tariff) -> String {
+    match tariff {
+        Tariff::Rate { basis, .. } => basis.name().to_owned(),
+        Tariff::Committed { basis, .. } | Tariff::Unused { basis, .. } => basis.name().to_owned(),
+        Tariff::Unpriced(why) => format!("unpriced: {why}"),
+    }
 }
 
 impl Row<'_> {
@@ -194,8 +234,7 @@ impl Row<'_> {
 
     fn field(&self, column: &str) -> String {
         let node = self.key.node.map(|it| &self.report.fleet.nodes[it]);
-        let of_node =
-            |of: fn(&crate::chargeback::Node) -> &String| node.map(of).cloned().unwrap_or_default();
+        let of_node = |of: fn(&Node) -> &String| node.map(of).cloned().unwrap_or_default();
         let made = self.report.chargeback;
         match column {
             "AvailabilityZone" => of_node(|it| &it.zone),
@@ -209,7 +248,8 @@ impl Row<'_> {
             "BillingAccountType" => "Billing Account".to_owned(),
             "BillingCurrency" | "PricingCurrency" => made.currency.clone(),
             "BillingPeriodStart" | "ChargePeriodStart" => table::moment_text(made.from_ms),
-            "BillingPeriodEnd" | "ChargePeriodEnd" => table::moment_text(made.until_ms),
+            "BillingPeriodEnd" => table::moment_text(month_end_ms(made.from_ms)),
+            "ChargePeriodEnd" => table::moment_text(made.until_ms),
             "ChargeCategory" => "Usage".to_owned(),
             "ChargeDescription" => format!("GPU time {}", self.key.state.name()),
             "ChargeFrequency" => "Usage-Based".to_owned(),
@@ -222,17 +262,13 @@ impl Row<'_> {
             "PricingCategory" => self.pricing_category().to_owned(),
             "PricingQuantity" => hours(self.sum.gpu_millis),
             "PricingUnit" => UNIT.to_owned(),
-            "ProviderName" | "PublisherName" | "InvoiceIssuerName" => {
-                self.seller().provider.clone()
-            }
+            "ProviderName"
+            | "PublisherName"
+            | "InvoiceIssuerName"
+            | "HostProviderName"
+            | "ServiceProviderName" => self.seller().provider.clone(),
             "RegionId" | "RegionName" => of_node(|it| &it.region),
-            "ResourceId" => of_node(|it| {
-                if it.resource.is_empty() {
-                    &it.name
-                } else {
-                    &it.resource
-                }
-            }),
+            "ResourceId" => of_node(resource),
             "ResourceName" => of_node(|it| &it.name),
             "ResourceType" if node.is_some() => "Virtual Machine".to_owned(),
             "ServiceCategory" => "Compute".to_owned(),
@@ -245,13 +281,11 @@ impl Row<'_> {
             }
             "SubAccountId" | "SubAccountName" => self.word(By::Project),
             "SubAccountType" if !self.word(By::Project).is_empty() => "Project".to_owned(),
-            "Tags" => serde_json::json!({
-                "gpufleet/job": self.word(By::Job),
-                "gpufleet/model": self.word(By::Model),
-                "gpufleet/namespace": self.word(By::Namespace),
-                "gpufleet/team": self.word(By::Team),
-            })
-            .to_string(),
+            // Tags of who held it are its own in 1.3, and those of the charge are not among them.
+            "Tags" if self.version == Version::V1_3 => self.tags(&[By::Team]),
+            "Tags" => self.tags(&[By::Job, By::Model, By::Namespace, By::Team]),
+            "ContractApplied" => self.contract_applied(),
+            _ if column.starts_with("Allocated") => self.allocated_field(column),
             _ if column.starts_with("CommitmentDiscount") => self.commitment_field(column),
             _ if column.starts_with("x_") => self.own_field(column),
             _ => String::new(),
@@ -288,17 +322,17 @@ impl Row<'_> {
             "x_Job" => Some(self.word(By::Job)),
             "x_MigInstance" => self.key.share.map(|it| fleet.shares[it].clone()),
             "x_Namespace" => Some(self.word(By::Namespace)),
-            "x_PriceBasis" => Some(match self.tariff() {
-                Tariff::Rate { basis, .. } => basis.name().to_owned(),
-                Tariff::Committed { basis, .. } | Tariff::Unused { basis, .. } => {
-                    basis.name().to_owned()
-                }
-                Tariff::Unpriced(why) => format!("unpriced: {why}"),
-            }),
+            "x_PriceBasis" => Some(price_basis(self.tariff())),
             OWN_TEAM => Some(self.word(By::Team)),
             _ => None,
         }
         .unwrap_or_default()
+    }
+
+    fn tags(&self, all: &[By]) -> String {
+        let tag = |by: &By| (format!("gpufleet/{}", by.name()), self.word(*by).into());
+        let tags: serde_json::Map<_, _> = all.iter().map(tag).collect();
+        serde_json::Value::Object(tags).to_string()
     }
 
     /// Of what a commitment covers, negotiated discounts are not known apart from the commitment.

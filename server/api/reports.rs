@@ -27,9 +27,12 @@ pub struct ReportAsked {
     pub by: Option<String>,
     /// Of one cluster, also of one that is simulated. Without it: of all live ones.
     pub cluster: Option<String>,
-    /// `json`, `csv`, `html` or, of the chargeback, `focus` (FOCUS 1.2).
+    /// `json`, `csv`, `html` or, of the chargeback, `focus`.
     #[param(default = "json")]
     pub format: Option<String>,
+    /// In which version of FOCUS, of `focus` alone: `1.2` or `1.3`.
+    #[param(default = "1.2")]
+    pub focus_version: Option<String>,
     /// At which price a GPU counts: `fully-loaded`, its part of its machine's, or, of the chargeback but for `focus`,
     /// `gpu-only`, its own. Both stand in every report (`cost`, `gpu_only_cost`); by `gpu-only` its own is also the `cost`.
     #[param(default = "fully-loaded")]
@@ -93,8 +96,11 @@ async fn answer(
             "`{said}` is no price of GPUs: fully-loaded and gpu-only are"
         ))
     })?;
+    let version = asked.focus_version;
     let asked = report::Asked::new(what, form, &month, by, cluster, now);
-    let asked = asked.and_then(|it| it.at(basis)).map_err(Problem::bad)?;
+    let asked = asked.and_then(|it| it.at(basis));
+    let asked = asked.and_then(|it| it.version(version.as_deref()));
+    let asked = asked.map_err(Problem::bad)?;
     // One at a time, also of those that nobody waits for any more: a month of a large fleet is large.
     let permit = Arc::clone(&web.reports).acquire_owned().await;
     let terms = web.app.money.terms();

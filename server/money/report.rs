@@ -52,7 +52,7 @@ pub enum Form {
     Csv,
     /// Everything, for programs.
     Json,
-    /// FOCUS 1.2, one row for each line.
+    /// FOCUS 1.2 or 1.3, one row for each line.
     Focus,
 }
 
@@ -87,6 +87,8 @@ pub struct Asked {
     pub cluster: Option<String>,
     /// At which price.
     pub basis: Basis,
+    /// In which version, of a FOCUS file.
+    pub focus: focus::Version,
 }
 
 /// A question that cannot be answered.
@@ -106,6 +108,12 @@ pub enum NotAsked {
     /// Not a form of this report.
     #[error("the report on efficiency is there as csv, json and html, not as focus")]
     NoFocus,
+    /// Not a version of FOCUS that is written.
+    #[error("`{0}` is no version of FOCUS that is written: 1.2 and 1.3 are")]
+    Version(String),
+    /// A version of FOCUS of what is none.
+    #[error("a version of FOCUS is of the chargeback as focus, and of no other form")]
+    NoVersion,
     /// Not a price for this report.
     #[error(
         "the price of GPUs alone is there for the chargeback as csv, json and html: FOCUS files, invoices and efficiency are of whole machines"
@@ -175,7 +183,24 @@ impl Asked {
             by,
             cluster,
             basis: Basis::FullyLoaded,
+            focus: focus::Version::default(),
         })
+    }
+
+    /// The same in this version of FOCUS, such as `1.3`; without one in 1.2.
+    ///
+    /// # Errors
+    /// When that is not written, or the report is no FOCUS file.
+    pub fn version(self, version: Option<&str>) -> Result<Self, NotAsked> {
+        let Some(version) = version else {
+            return Ok(self);
+        };
+        let unknown = || NotAsked::Version(version.chars().take(20).collect());
+        let focus = focus::Version::parse(version).ok_or_else(unknown)?;
+        match self.form {
+            Form::Focus => Ok(Self { focus, ..self }),
+            _ => Err(NotAsked::NoVersion),
+        }
     }
 
     /// The same at this price.
@@ -385,7 +410,7 @@ pub fn render(
         (What::Chargeback, Form::Json) => report::json(&report),
         (What::Efficiency, Form::Csv) => efficiency::csv(&report),
         (What::Efficiency, Form::Json) => efficiency::json(&report),
-        (_, Form::Focus) => focus::csv(&report, &account(terms)),
+        (_, Form::Focus) => focus::csv(&report, &account(terms), asked.focus),
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
 
-use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::owner::Payer;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
@@ -34,7 +34,7 @@ pub struct MoneyDay {
     pub rows: Vec<MoneyRow>,
 }
 
-/// What a payer spent on a job in one state in a day.
+/// What a payer spent on a job in one state for one reason in a day.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MoneyRow {
     /// The cluster; empty of a commitment that nobody used.
@@ -49,6 +49,8 @@ pub struct MoneyRow {
     pub project: String,
     /// The state.
     pub state: State,
+    /// Why.
+    pub reason: Reason,
     /// GPU-milliseconds.
     pub gpu_millis: i64,
     /// Nano-units of what has a price; none where nothing of it has.
@@ -244,6 +246,7 @@ impl Store {
             text(|it| &it.project),
             text(|it| it.state.name()),
             text(|it| class(it.state)),
+            text(|it| it.reason.name()),
             all(&day.currency),
             Column::Ints(rows.iter().map(|it| it.gpu_millis).collect()),
             Column::OptionalInts(rows.iter().map(|it| it.cost).collect()),
@@ -251,7 +254,7 @@ impl Store {
             text(|it| &it.untold),
         ];
         let before = "INSERT INTO money_day (lease, scope, day, number, month, origin, cluster, payer, payer_kind,
-            namespace, job, project, state, class, currency, gpu_ms, cost_nano, unpriced_ms, untold)";
+            namespace, job, project, state, class, reason, currency, gpu_ms, cost_nano, unpriced_ms, untold)";
         transaction.rows(before, &columns, "").await.doing(doing)?;
         let sql = "INSERT INTO money_day_mark (lease, scope, day, digest, made_ms, partial)
             VALUES ($1, $2, $3, $4, $5, $6)";

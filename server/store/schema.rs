@@ -67,6 +67,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(31, "0031_partitions.sql"),
     migration!(32, "0032_hour_spans.sql"),
     migration!(34, "0034_incident_by_family.sql"),
+    migration!(35, "0035_money_reason.sql"),
 ];
 
 /// The newest schema that this server knows.

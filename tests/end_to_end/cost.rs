@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gpufleet_analysis::report::focus;
 use gpufleet_server::money::report::month_of;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_tests::harness::client::typed;
@@ -250,21 +251,42 @@ fn a_day_of_64_gpus_costs_what_its_nodes_cost_and_is_idle_when_its_gpus_were(wor
     // It is of the month that runs, in which on its first morning there is less than half of the day.
     let is_in_it = month == month_of(at(until));
     assert!(!is_in_it || page.contains("foundation-models"), "{page}");
-    let mut own = server.place.command();
-    own.args([
+    for version in focus::Version::ALL {
+        let asked = [
+            "report",
+            "chargeback",
+            "--cluster",
+            "demo",
+            "--format",
+            "focus",
+        ];
+        let asked = asked
+            .into_iter()
+            .chain(["--month", &month, "--focus-version", version.name()]);
+        let mut own = server.place.command();
+        let own = own
+            .args(asked.clone())
+            .output()
+            .expect("the server is built");
+        assert!(own.status.success(), "{own:?}");
+        let own = String::from_utf8_lossy(&own.stdout).into_owned();
+        let client = typed(&server.place.web, asked).well();
+        for text in [own, client.expect("the file is made")] {
+            let wrong = focus::check::check(&text, version);
+            assert!(wrong.is_empty() && text.lines().count() > 10, "{wrong:?}");
+        }
+    }
+    let unknown = [
         "report",
         "chargeback",
-        "--cluster",
-        "demo",
         "--format",
         "focus",
-        "--month",
-        &month,
-    ]);
-    let own = own.output().expect("the server is built");
-    assert!(own.status.success(), "{own:?}");
-    let focus = String::from_utf8_lossy(&own.stdout).into_owned();
-    let wrong = gpufleet_analysis::report::focus::check::check(&focus);
-    assert!(wrong.is_empty() && focus.lines().count() > 10, "{wrong:?}");
+        "--focus-version",
+        "1.1",
+    ];
+    let mut own = server.place.command();
+    let own = own.args(unknown).output().expect("the server is built");
+    let said = String::from_utf8_lossy(&own.stderr).into_owned();
+    assert!(!own.status.success() && said.contains("1.2, 1.3"), "{said}");
     server.stop();
 }

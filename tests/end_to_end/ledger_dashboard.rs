@@ -23,8 +23,8 @@ const ROLE: &str = "gpufleet_grafana";
 const BUDGETS: &str =
     "from,until,team,cluster,amount,currency\n2026-01-01,,foundation-models,demo,1000000,USD\n";
 
-/// Cost, GPU time and time without a price by team, namespace, job, project and state.
-type Spent = BTreeMap<[String; 5], (i64, i64, i64)>;
+/// Cost, GPU time and time without a price by team, namespace, job, project, state and reason.
+type Spent = BTreeMap<[String; 6], (i64, i64, i64)>;
 
 fn folder() -> PathBuf {
     repository().join("dashboards")
@@ -140,13 +140,13 @@ fn nanos(rows: &[Vec<String>], column: &str) -> i64 {
 /// What the tables say.
 fn stored(grafana: &Psql, month: &str) -> Spent {
     let sql = format!(
-        "SELECT payer, namespace, job, project, state, SUM(COALESCE(cost_nano, 0)), SUM(gpu_ms), SUM(unpriced_ms)
-         FROM money_day WHERE scope = 'demo' AND month = '{month}' GROUP BY 1, 2, 3, 4, 5"
+        "SELECT payer, namespace, job, project, state, reason, SUM(COALESCE(cost_nano, 0)), SUM(gpu_ms), SUM(unpriced_ms)
+         FROM money_day WHERE scope = 'demo' AND month = '{month}' GROUP BY 1, 2, 3, 4, 5, 6"
     );
     let row = |row: Vec<String>| {
         let number = |at: usize| row[at].parse::<i64>().expect("a number");
-        let sums = (number(5), number(6), number(7));
-        let words = [0, 1, 2, 3, 4].map(|at: usize| row[at].clone());
+        let sums = (number(6), number(7), number(8));
+        let words = [0, 1, 2, 3, 4, 5].map(|at: usize| row[at].clone());
         (words, sums)
     };
     grafana.rows(&sql).into_iter().map(row).collect()
@@ -162,7 +162,12 @@ fn reported(server: &server::Server, month: &str) -> (Spent, i64) {
     let mut found = Spent::new();
     for group in report["groups"].as_array().into_iter().flatten() {
         let word = |by: &str| group["by"][by].as_str().unwrap_or_default().to_owned();
-        for (state, sum) in group["states"].as_object().into_iter().flatten() {
+        let states = group["states"].as_object().into_iter().flatten();
+        let reasons = states.flat_map(|(state, sum)| {
+            let reasons = sum["reasons"].as_object().into_iter().flatten();
+            reasons.map(move |(reason, sum)| (state, reason, sum))
+        });
+        for (state, reason, sum) in reasons {
             let words = ["team", "namespace", "job", "project"].map(word);
             let [team, namespace, job, project] = words;
             let millis = |name: &str| sum[name].as_i64().expect("a number");
@@ -171,10 +176,39 @@ fn reported(server: &server::Server, month: &str) -> (Spent, i64) {
                 millis("gpu_millis"),
                 millis("unpriced_gpu_millis"),
             );
-            found.insert([team, namespace, job, project, state.clone()], sums);
+            let words = [team, namespace, job, project, state.clone(), reason.clone()];
+            found.insert(words, sums);
         }
     }
     (found, nano(&report["total"]))
+}
+
+/// The panel on states has a row for each reason that the tables have, which adds up to their money, and says of free
+/// GPUs why they are, or that it is not known.
+fn says_why(chosen: &Chosen, grafana: &Psql, sql: &str) {
+    let rows = grafana.ask(&chosen.put_into(sql)).expect("it can be asked");
+    let month = chosen.value("$month");
+    let sql = format!(
+        "SELECT state, reason, SUM(cost_nano) * 1e-9 AS cost FROM money_day
+         WHERE scope = 'demo' AND month = '{month}' GROUP BY 1, 2"
+    );
+    let stored = grafana.ask(&sql).expect("it can be asked");
+    let whys = |rows: &[Vec<String>]| {
+        let mut all: Vec<_> = rows[1..].iter().map(|it| it[..2].to_vec()).collect();
+        all.sort();
+        all
+    };
+    let shown = |it: Vec<String>| match (it[0].as_str(), it[1].as_str()) {
+        ("unallocated", "unknown") => vec![it[0].clone(), "not known".to_owned()],
+        (_, "unknown") => vec![it[0].clone(), String::new()],
+        (_, reason) => vec![it[0].clone(), reason.replace('_', " ")],
+    };
+    let mut expected: Vec<_> = whys(&stored).into_iter().map(shown).collect();
+    expected.sort();
+    assert_eq!(whys(&rows), expected);
+    assert_eq!(nanos(&rows, "cost"), nanos(&stored, "cost"));
+    let is_told = |it: &Vec<String>| it[0] == "unallocated" && !it[1].is_empty();
+    assert!(rows[1..].iter().any(is_told), "{rows:?}");
 }
 
 #[test]
@@ -265,6 +299,7 @@ fn the_dashboard_on_cost_shows_what_the_report_says_to_the_nano_dollar() {
         "only {} panels ask the ledger",
         asked.len()
     );
+    says_why(&chosen, &grafana, titled("By state and why, $currency"));
     let mut empty = Vec::new();
     for (title, sql) in asked {
         let sql = chosen.put_into(sql);

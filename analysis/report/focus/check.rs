@@ -1,7 +1,9 @@
-//! Whether a text is FOCUS 1.2, as far as columns, empty fields, formats and values go.
+//! Whether a text is FOCUS of a version, as far as columns, empty fields, formats and values go.
 
-use super::COLUMNS;
+use super::Version;
 use crate::table;
+
+mod split;
 
 /// What a column may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +17,8 @@ enum Format {
     Currency,
     /// A flat JSON object.
     Object,
+    /// A JSON object with a list of these.
+    Elements(split::Entry),
     OneOf(&'static [&'static str]),
 }
 
@@ -39,6 +43,9 @@ const MANDATORY: [&str; 18] = [
     "ServiceName",
     "ServiceSubcategory",
 ];
+
+/// And, of 1.3, these.
+const MANDATORY_1_3: [&str; 2] = ["HostProviderName", "ServiceProviderName"];
 
 /// Values of ServiceCategory.
 const SERVICE_CATEGORIES: [&str; 19] = [
@@ -72,7 +79,9 @@ fn format(column: &str) -> Format {
         _ if column.ends_with("Quantity") => Format::Decimal,
         _ if column.ends_with("PeriodStart") || column.ends_with("PeriodEnd") => Format::Time,
         "BillingCurrency" | "PricingCurrency" => Format::Currency,
-        "Tags" | "SkuPriceDetails" => Format::Object,
+        "Tags" | "SkuPriceDetails" | "AllocatedTags" => Format::Object,
+        "AllocatedMethodDetails" => Format::Elements(split::Entry::Allocated),
+        "ContractApplied" => Format::Elements(split::Entry::Contract),
         "ChargeCategory" => Format::OneOf(&["Usage", "Purchase", "Tax", "Credit", "Adjustment"]),
         "ChargeClass" => Format::OneOf(&["Correction"]),
         "ChargeFrequency" => Format::OneOf(&["One-Time", "Recurring", "Usage-Based"]),
@@ -87,9 +96,9 @@ fn format(column: &str) -> Format {
 }
 
 /// Everything that is wrong with it, by line and column; nothing when it is right.
-pub fn check(text: &str) -> Vec<String> {
+pub fn check(text: &str, version: Version) -> Vec<String> {
     let header: Vec<&str> = text.lines().next().unwrap_or_default().split(',').collect();
-    let mut wrong = check_header(&header);
+    let mut wrong = check_header(&header, version);
     if !wrong.is_empty() {
         return wrong;
     }
@@ -97,6 +106,7 @@ pub fn check(text: &str) -> Vec<String> {
         Ok(rows) => rows,
         Err(error) => return vec![error.to_string()],
     };
+    let mut split = split::Split::default();
     for row in rows {
         let field = |column: &str| {
             let at = header.iter().position(|it| *it == column);
@@ -104,17 +114,20 @@ pub fn check(text: &str) -> Vec<String> {
         };
         let found = header.iter().filter_map(|it| is_wrong(it, field(it)));
         let found = found.chain(together(&field));
+        let found = found.chain(split.together(&field));
         wrong.extend(found.map(|it| format!("line {}: {it}", row.line)));
         if wrong.len() > MAX_TOLD {
             break;
         }
     }
+    wrong.extend(split.not_whole());
     wrong.truncate(MAX_TOLD);
     wrong
 }
 
-fn check_header(header: &[&str]) -> Vec<String> {
-    let missing = COLUMNS.iter().filter(|it| !header.contains(it));
+fn check_header(header: &[&str], version: Version) -> Vec<String> {
+    let columns = version.columns();
+    let missing = columns.iter().filter(|it| !header.contains(it));
     let mut wrong: Vec<String> = missing
         .map(|it| format!("column {it} is missing"))
         .collect();
@@ -124,8 +137,9 @@ fn check_header(header: &[&str]) -> Vec<String> {
         if at >= own && !column.starts_with("x_") {
             wrong.push(format!("column {column} stands behind columns of our own"));
         }
-        if at < own && !COLUMNS.contains(column) {
-            wrong.push(format!("column {column} is not one of FOCUS 1.2"));
+        if at < own && !columns.contains(column) {
+            let version = version.name();
+            wrong.push(format!("column {column} is not one of FOCUS {version}"));
         }
         if header[..at].contains(column) {
             wrong.push(format!("column {column} is there twice"));
@@ -137,7 +151,7 @@ fn check_header(header: &[&str]) -> Vec<String> {
 /// What is wrong with one field.
 fn is_wrong(column: &str, value: &str) -> Option<String> {
     if value.is_empty() {
-        let is_needed = MANDATORY.contains(&column);
+        let is_needed = MANDATORY.contains(&column) || MANDATORY_1_3.contains(&column);
         return is_needed.then(|| format!("{column} is empty"));
     }
     if column.starts_with("x_") {
@@ -149,6 +163,7 @@ fn is_wrong(column: &str, value: &str) -> Option<String> {
         Format::Time => table::moment(value).is_some_and(|it| table::moment_text(it) == value),
         Format::Currency => value.len() == 3 && value.bytes().all(|it| it.is_ascii_uppercase()),
         Format::Object => is_flat_object(value),
+        Format::Elements(entry) => entry.is_right(value),
         Format::OneOf(values) => values.contains(&value),
     };
     (!is_right).then(|| format!("{column} is `{value}`"))

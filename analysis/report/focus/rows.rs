@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::{Account, Row};
+use super::{Account, Row, Version, allocated};
 use crate::report::Report;
 use crate::table;
 
@@ -31,18 +31,29 @@ enum Of {
 type Fields = Vec<String>;
 
 /// Writes all lines of a report behind its header.
-pub(super) fn write(out: &mut String, report: &Report<'_>, account: &Account, header: &[&str]) {
+pub(super) fn write(
+    out: &mut String,
+    report: &Report<'_>,
+    account: &Account,
+    (version, header): (Version, &[&str]),
+) {
+    let ratios = match version {
+        Version::V1_2 => Vec::new(),
+        Version::V1_3 => allocated::ratios(report),
+    };
     let columns: Vec<Of> = header.iter().map(|it| of(it)).collect();
     let mut whole: Option<Fields> = None;
     let mut nodes: HashMap<Option<usize>, Fields> = HashMap::new();
     let mut tariffs: HashMap<(usize, Option<usize>), Fields> = HashMap::new();
     let mut people: HashMap<(usize, Option<usize>, &str), Fields> = HashMap::new();
-    for (key, sum) in &report.chargeback.lines {
+    for (at, (key, sum)) in report.chargeback.lines.iter().enumerate() {
         let row = Row {
             report,
             account,
+            version,
             key,
             sum,
+            ratio: ratios.get(at).copied().flatten(),
         };
         let fields = |wanted: Of| {
             let all = header.iter().zip(&columns);
@@ -121,11 +132,13 @@ fn of(column: &str) -> Of {
         | "CommitmentDiscountType"
         | "CommitmentDiscountUnit"
         | "ConsumedUnit"
+        | "HostProviderName"
         | "InvoiceIssuerName"
         | "PricingCategory"
         | "ProviderName"
         | "PublisherName"
         | "ServiceName"
+        | "ServiceProviderName"
         | "SkuId"
         | "SkuMeter"
         | "SkuPriceDetails"

@@ -47,10 +47,10 @@ fn energy_is_what_was_told_of_each_and_not_told_is_not_none() {
     assert_eq!(json["total"]["energy_kwh"], "2.96");
     assert_eq!(json["active"]["energy_kwh"], "2.8");
     assert!(json["unobserved"]["energy_kwh"].is_null());
-    let focus = focus::csv(&report, &account());
+    let focus = focus::csv(&report, &account(), focus::Version::V1_2);
     assert_eq!(column(&focus, "x_EnergyKwh"), 2_960_000_000);
     assert_eq!(column(&focus, "x_EnergyMeteredGpuHours"), 6_000_000_000);
-    assert_eq!(focus::check::check(&focus), [""; 0]);
+    assert_eq!(focus::check::check(&focus, focus::Version::V1_2), [""; 0]);
     let page = html(&report);
     for words in [
         "<td class=\"n\">3.0 of 75.0 %</td>",
@@ -95,17 +95,19 @@ fn every_field_of_a_focus_file_is_that_of_its_own_line() {
     let (mut fleet, made) = month();
     fleet.nodes[1].project = "another".to_owned();
     let report = report(&fleet, &made);
-    let text = focus::csv(&report, &account());
-    let mut lines = text.lines();
-    let header: Vec<&str> = lines.next().expect("a header").split(',').collect();
     assert!(made.lines.len() > 20);
-    for ((key, sum), found) in made.lines.iter().zip(lines) {
-        let account = account();
-        let mut expected = String::new();
-        let fields = focus::fields(&report, &account, (key, sum), &header);
-        let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
-        table::write_shown(&mut expected, &fields);
-        assert_eq!(found, expected.trim_end(), "{key:?}");
+    for version in focus::Version::ALL {
+        let text = focus::csv(&report, &account(), version);
+        let mut lines = text.lines();
+        let header: Vec<&str> = lines.next().expect("a header").split(',').collect();
+        for (at, found) in lines.enumerate() {
+            let account = account();
+            let mut expected = String::new();
+            let fields = focus::fields(&report, &account, (version, at), &header);
+            let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+            table::write_shown(&mut expected, &fields);
+            assert_eq!(found, expected.trim_end(), "line {at}");
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gpufleet_analysis::chargeback::budget::Standing;
 use gpufleet_analysis::chargeback::view::By;
 use gpufleet_analysis::chargeback::{Chargeback, Fleet, MILLIS_PER_DAY, Sum};
-use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::owner::Payer;
 use gpufleet_analysis::report::efficiency::{Mean, Training, training};
 use gpufleet_telemetry::identity::Origin;
@@ -14,7 +14,7 @@ use super::Asked;
 use crate::money::month::Month;
 use crate::store::{MoneyMonth, MoneyRow};
 
-/// Most rows of a day of a scope, the dearest; the others are one row a payer and state. A fleet of 10,000 GPUs has
+/// Most rows of a day of a scope, the dearest; the others are one row a payer, state and reason. A fleet of 10,000 GPUs has
 /// about 5,000.
 pub const MAX_ROWS: usize = 10_000;
 
@@ -48,6 +48,7 @@ struct Words<'a> {
     job: &'a str,
     project: &'a str,
     state: State,
+    reason: Reason,
 }
 
 /// What is not told, in one text; empty where all is.
@@ -67,6 +68,7 @@ pub(super) fn rows(made: &Chargeback, fleet: &Fleet, not_read: Option<&str>) -> 
             job: By::Job.word(made, fleet, key),
             project: By::Project.word(made, fleet, key),
             state: key.state,
+            reason: key.reason,
         };
         found.entry(words).or_default().add(sum);
     }
@@ -79,6 +81,7 @@ pub(super) fn rows(made: &Chargeback, fleet: &Fleet, not_read: Option<&str>) -> 
             job: words.job.to_owned(),
             project: words.project.to_owned(),
             state: words.state,
+            reason: words.reason,
             gpu_millis: sum.gpu_millis,
             cost,
             unpriced_millis: sum.unpriced_millis,
@@ -88,7 +91,7 @@ pub(super) fn rows(made: &Chargeback, fleet: &Fleet, not_read: Option<&str>) -> 
     dearest(found, MAX_ROWS).into_iter().map(row).collect()
 }
 
-/// The dearest of them, and what is beyond as one for each cluster, payer and state.
+/// The dearest of them, and what is beyond as one for each cluster, payer, state and reason.
 fn dearest(found: BTreeMap<Words<'_>, Sum>, most: usize) -> BTreeMap<Words<'_>, Sum> {
     if found.len() <= most {
         return found;
@@ -187,6 +190,7 @@ mod tests {
             job,
             project: "p",
             state,
+            reason: Reason::Unknown,
         }
     }
 

@@ -411,7 +411,11 @@ both! {
             let text = render(&asked, &days, &terms, None, now);
             assert!(text.contains(word), "{what:?} {form:?}: {text}");
             if form == Form::Focus {
-                assert_eq!(focus::check::check(&text), [""; 0]);
+                for version in focus::Version::ALL {
+                    let asked = asked.clone().version(Some(version.name())).unwrap();
+                    let text = render(&asked, &days, &terms, None, now);
+                    assert_eq!(focus::check::check(&text, version), [""; 0]);
+                }
             }
         }
         // Another cluster has nothing of it.

@@ -110,6 +110,14 @@ async fn a_report_comes_in_the_form_that_was_asked_for_and_refuses_what_it_canno
         ("chargeback?format=pdf", "`pdf`"),
         ("chargeback?shape=round", "shape"),
         ("efficiency?format=focus", "not as focus"),
+        (
+            "chargeback?format=focus&focus_version=1.1",
+            "1.2 and 1.3 are",
+        ),
+        (
+            "chargeback?format=csv&focus_version=1.3",
+            "of no other form",
+        ),
     ] {
         let (status, body) = server.get(&format!("/api/v1/reports/{query}")).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
