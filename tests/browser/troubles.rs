@@ -1,6 +1,6 @@
 //! What stands there when something is away: an address that is none any more, a server that does not lead, a database
-//! that is slow, one that is gone, and one whose file is. Each page says what happened, since when, what to do and what still holds, for
-//! everybody, in each window and light.
+//! that is slow, one that is gone, and one whose file is. Each page says what happened, since when, what to do and what
+//! still holds, for everybody, in each window and light.
 
 use std::path::PathBuf;
 use std::process::Command;
