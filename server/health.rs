@@ -11,9 +11,10 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
+use gpufleet_telemetry::time::Timestamp;
 use http::StatusCode;
 
-use crate::{App, files};
+use crate::{App, files, lead};
 
 /// Commits that may fail in a row before the server calls itself ill: the database was restarted.
 const MAX_FAILURES: u64 = 3;
@@ -40,6 +41,51 @@ pub fn commits(app: &App) -> Option<String> {
             waited.as_secs()
         )
     })
+}
+
+/// Since when nothing is made durable; none where nothing was since the start. It holds only while [`commits`] says
+/// what is wrong.
+pub fn commits_stand_since(app: &App) -> Option<Timestamp> {
+    let round = app.commits.round_ms.load(Ordering::Relaxed);
+    (round > 0).then(|| Timestamp::from_millis(round))
+}
+
+/// Whether the database takes what this server writes: nothing has to be asked for it.
+///
+/// Renewals of the lease say it within seconds where the database is away; commits say it where it has no room for
+/// data, since a renewal writes over a row that is there and needs none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoreSeen {
+    /// Until when it took everything; none where it never has since the start.
+    pub taken: Option<Timestamp>,
+    /// Whether it does not take all now.
+    pub is_failing: bool,
+}
+
+impl StoreSeen {
+    /// As it is now.
+    pub fn of(app: &App) -> Self {
+        let Some(lease) = app.jobs.known(lead::JOB) else {
+            return Self::default();
+        };
+        let renewed = lease.succeeded_ms().map(Timestamp::from_millis);
+        let is_away = lease.failing_ms().is_some();
+        if commits(app).is_none() {
+            return Self {
+                taken: renewed,
+                is_failing: is_away,
+            };
+        }
+        let written = commits_stand_since(app);
+        Self {
+            taken: if is_away {
+                written.min(renewed)
+            } else {
+                written
+            },
+            is_failing: true,
+        }
+    }
 }
 
 /// What does not keep the server from its work and will have to be mended.
@@ -147,5 +193,34 @@ mod tests {
         app.store.close().await;
         assert_eq!(ask("/healthz").await, StatusCode::OK);
         assert_eq!(ask("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
+    }
+    #[tokio::test]
+    async fn pages_are_told_what_is_not_taken_by_the_lease_or_by_commits_since_the_first_of_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+        let (access, clock) = (Access::default(), Arc::new(SystemClock::start()));
+        let app = App::new(Config::for_tests(), store.unwrap(), access, clock);
+        assert_eq!(StoreSeen::of(&app), StoreSeen::default(), "it waits");
+        let lease = app.jobs.of(lead::JOB);
+        let clock = app.clock.as_ref();
+        lease.round(clock, async { Ok::<_, String>(()) }).await;
+        let renewed = Timestamp::from_millis(lease.succeeded_ms().unwrap());
+        let seen = |taken, is_failing| StoreSeen { taken, is_failing };
+        assert_eq!(StoreSeen::of(&app), seen(Some(renewed), false));
+        let before = renewed.shifted(-60_000_000_000);
+        app.commits
+            .round_ms
+            .store(before.millis(), Ordering::Relaxed);
+        app.commits.failures_in_a_row.store(3, Ordering::Relaxed);
+        let full = seen(Some(before), true);
+        assert_eq!(StoreSeen::of(&app), full, "renewals go through");
+        lease.round(clock, async { Err::<(), _>("gone") }).await;
+        assert_eq!(StoreSeen::of(&app), full, "the earlier of both");
+        app.commits.failures_in_a_row.store(0, Ordering::Relaxed);
+        assert_eq!(
+            StoreSeen::of(&app),
+            seen(Some(renewed), true),
+            "nothing came"
+        );
     }
 }

@@ -34,7 +34,7 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
 /// The job that renews it, every [`RENEW_EVERY`]: whether it goes well says whether the database is there.
-const JOB: &str = "lease";
+pub const JOB: &str = "lease";
 
 /// What a standby with a database of an older schema adds to why it waits.
 const SCHEMA_WAITS: &str = ", and brings the database's schema up to date then";
@@ -122,28 +122,6 @@ impl Lead {
             *known = Some(why.to_owned());
             is_news
         })
-    }
-}
-
-/// Whether the database takes what this server writes, by the renewals of its right: nothing has to be asked for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StoreSeen {
-    /// When the database last took one; none where it never has since the start.
-    pub taken: Option<Timestamp>,
-    /// Whether the last one failed.
-    pub is_failing: bool,
-}
-
-impl StoreSeen {
-    /// As it is now.
-    pub fn of(app: &App) -> Self {
-        let Some(job) = app.jobs.known(JOB) else {
-            return Self::default();
-        };
-        Self {
-            taken: job.succeeded_ms().map(Timestamp::from_millis),
-            is_failing: job.failing_ms().is_some(),
-        }
     }
 }
 

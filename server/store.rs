@@ -273,6 +273,7 @@ impl Store {
             database: Database::Sqlite {
                 writer: pool(),
                 reader: pool(),
+                placed: None,
             },
             is_behind: AtomicBool::new(false),
             lease: StoreConfig::default().lease,

@@ -43,13 +43,11 @@ pub(super) fn clock(look: &Look<'_>) -> Looked {
 pub(super) fn commits(look: &Look<'_>) -> Looked {
     let commits = &look.app.commits;
     if let Some(why) = health::commits(look.app) {
-        let last = commits.last_done_ms.load(Ordering::Relaxed);
-        let since = (last > 0).then(|| Timestamp::from_millis(last));
         let found = Finding::new(Severity::Error, "commits", why)
             .missing("Nothing for good: agents keep what they send, until their spools are full")
             .fix("Look at the database: its disk, its log, and what blocks it.")
             .line("journalctl -u gpufleet-server --since -10min")
-            .since(since);
+            .since(health::commits_stand_since(look.app));
         return Ok(vec![found]);
     }
     match commits.commits.load(Ordering::Relaxed) {

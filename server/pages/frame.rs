@@ -13,7 +13,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::{assets, problem};
 use crate::auth::Grant;
-use crate::lead::StoreSeen;
+use crate::health::StoreSeen;
 use crate::web::{Web, cookie};
 use crate::words::text;
 

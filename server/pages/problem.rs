@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::frame::{self, Frame, THEME_COOKIE, Theme, html};
 use crate::auth::{AuthError, Grant, Role};
-use crate::lead::StoreSeen;
+use crate::health::StoreSeen;
 use crate::web::{TOKEN_COOKIE, Web};
 use crate::words::text;
 

@@ -28,10 +28,12 @@ use super::error::StoreError;
 
 mod absence;
 mod columns;
+mod placed;
 
 use absence::Absence;
 pub(super) use columns::Column;
 use columns::{unnest_sql, values_sql};
+pub(super) use placed::Placed;
 
 /// Reading connections to SQLite: pages and API wait for one another beyond that.
 const READERS: u32 = 4;
@@ -66,6 +68,8 @@ pub(super) enum Database {
     Sqlite {
         writer: SqlitePool,
         reader: SqlitePool,
+        /// None where it has no file.
+        placed: Option<Placed>,
     },
     Postgres(PgPool, Arc<Absence>),
 }
@@ -159,23 +163,31 @@ impl Database {
             )
             .await
             .map_err(refused)?;
+        let placed = Placed::at(options.get_filename());
         let reader = SqlitePoolOptions::new()
             .max_connections(READERS)
             .acquire_timeout(PATIENCE)
             .connect_with(
+                // It is there by now: where it goes later, no reader makes an empty one.
                 options
+                    .create_if_missing(false)
                     .pragma("cache_size", cache(READER_CACHE_KIB))
                     .pragma("query_only", "on"),
             )
             .await
             .map_err(refused)?;
-        Ok(Self::Sqlite { writer, reader })
+        Ok(Self::Sqlite {
+            writer,
+            reader,
+            placed,
+        })
     }
 
     /// A transaction that may write. On SQLite it waits for the one before it.
     pub(super) async fn write(&self) -> Result<Transaction, sqlx::Error> {
         Ok(match self {
-            Self::Sqlite { writer, .. } => {
+            Self::Sqlite { writer, placed, .. } => {
+                placed.as_ref().map_or(Ok(()), Placed::look)?;
                 Transaction::Sqlite(writer.begin_with("BEGIN IMMEDIATE").await?)
             }
             Self::Postgres(pool, absence) => {
@@ -216,7 +228,7 @@ impl Database {
     /// Ends all connections, after what is under way.
     pub(super) async fn close(&self) {
         match self {
-            Self::Sqlite { writer, reader } => {
+            Self::Sqlite { writer, reader, .. } => {
                 reader.close().await;
                 writer.close().await;
             }

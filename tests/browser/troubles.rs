@@ -1,7 +1,8 @@
 //! What stands there when something is away: an address that is none any more, a server that does not lead, a database
-//! that is slow, and one that is gone. Each page says what happened, since when, what to do and what still holds, for
-//! everybody, in each window and light.
+//! that is slow, one that is gone, and one whose file is. Each page says what happened, since when, what to do and what
+//! still holds, for everybody, in each window and light.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -60,6 +61,9 @@ const PAST: [&str; 1] = ["compare"];
 /// What a page says that has nothing else to show, but for what is not there.
 const WHOLE: [&str; 3] = ["Since when", "What to do", "What still holds"];
 
+/// What stands on top of each page while nothing is written.
+const BANNER: &str = "The database takes nothing";
+
 /// Looks at pages, keeps pictures of them and what is wrong with them.
 struct Eyes {
     browser: Browser,
@@ -68,6 +72,17 @@ struct Eyes {
 }
 
 impl Eyes {
+    fn open(world: &World) -> Self {
+        let browser = Browser::start(world, Window::DESK);
+        let axe = Axe::into(&browser);
+        browser.console();
+        Self {
+            browser,
+            axe,
+            wrong: Vec::new(),
+        }
+    }
+
     /// Opens a page and looks at it in every window and light: it is answered so, and says this.
     fn look(&mut self, server: &Server, (name, path): (&str, &str), status: u16, says: &[&str]) {
         let url = format!("http://{}/{path}", server.place.web);
@@ -123,6 +138,91 @@ fn lock(world: &World, url: &str) -> Process {
     process
 }
 
+/// A server that shows the simulated fleet.
+fn shows_the_fleet(world: &World, place: Place) -> (Server, Simulator) {
+    let server = place.with("fleet.commit_interval_s=2").start();
+    let endpoint = format!("http://{}", server.place.grpc);
+    let simulator = Simulator::start(world, &endpoint, &["--seed", &steady_seed()]);
+    for (path, words) in [("/fleet", "demo-node-8"), ("/jobs", "llama-70b-pretrain")] {
+        wait::until(&format!("{path} says {words}"), FIRST_DATA_LIMIT, || {
+            server.get(path).text().contains(words).then_some(())
+        });
+    }
+    (server, simulator)
+}
+
+/// Files into which nobody writes, as on a disk that turned read-only, until this is dropped.
+struct Frozen(Vec<PathBuf>);
+
+impl Frozen {
+    /// None where the disk or the user cannot.
+    fn make(files: Vec<PathBuf>) -> Option<Self> {
+        let is_made = chattr("+i", &files);
+        is_made.then(|| Self(files))
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        chattr("-i", &self.0);
+    }
+}
+
+fn chattr(how: &str, files: &[PathBuf]) -> bool {
+    let mut command = Command::new("chattr");
+    let done = command.arg(how).args(files).output();
+    done.is_ok_and(|it| it.status.success())
+}
+
+/// Waits until the pages say on top that nothing is written, or say it no more.
+fn banner(server: &Server, stands: bool) {
+    let what = format!("the banner on top stands: {stands}");
+    wait::until(&what, NOTICED, || {
+        (server.get("/fleet").text().contains(BANNER) == stands).then_some(())
+    });
+}
+
+#[test]
+fn a_sqlite_file_that_went_or_turned_read_only_is_said_and_what_was_is_still_shown() {
+    let world = World::new();
+    let folder = world.path("database");
+    std::fs::create_dir(&folder).expect("the test's own folder can be written");
+    let file = folder.join("server.db");
+    let place = Place::sqlite(&world).on(&format!("sqlite:{}", file.display()));
+    let (server, _simulator) = shows_the_fleet(&world, place);
+    let mut eyes = Eyes::open(&world);
+    // What was read before the file went is read still, live or past.
+    let pages = ["", "health", "compare", "clusters/demo/nodes/demo-node-1"];
+    let says = [BANNER, "since 20", "What to do"];
+
+    let aside = world.path("aside");
+    std::fs::rename(&folder, &aside).expect("both are in the test's own folder");
+    banner(&server, true);
+    for path in pages {
+        eyes.look(&server, (&format!("moved-{path}"), path), 200, &says);
+    }
+    let log = server.output();
+    let named = format!("{} is not there any more", file.display());
+    assert!(log.contains(&named), "the log names it: {log}");
+    assert_eq!(server.get("/healthz").status, 503);
+    std::fs::rename(&aside, &folder).expect("nobody made another folder");
+    banner(&server, false);
+
+    let files = vec![file, folder.join("server.db-wal")];
+    if let Some(frozen) = Frozen::make(files) {
+        banner(&server, true);
+        for path in pages {
+            eyes.look(&server, (&format!("read-only-{path}"), path), 200, &says);
+        }
+        drop(frozen);
+        banner(&server, false);
+    } else {
+        println!("NOT RUN: a database on a disk that turned read-only (chattr +i, as root)");
+    }
+    assert_eq!(server.get("/healthz").status, 200);
+    assert!(eyes.wrong.is_empty(), "{}", eyes.wrong.join("\n"));
+}
+
 #[test]
 fn what_is_away_is_said_with_since_when_what_to_do_and_what_still_holds() {
     let (world, other) = (World::on(Kind::Postgres), World::new());
@@ -130,24 +230,8 @@ fn what_is_away_is_said_with_since_when_what_to_do_and_what_still_holds() {
     let mut gate = Gate::before(&database);
     // A page is given up before the database gives its question up.
     let url = format!("{}?options[lock_timeout]=60000", gate.url(&database));
-    let server = Place::new(&world)
-        .on(&url)
-        .with("fleet.commit_interval_s=2")
-        .start();
-    let endpoint = format!("http://{}", server.place.grpc);
-    let _simulator = Simulator::start(&world, &endpoint, &["--seed", &steady_seed()]);
-    for (path, words) in [("/fleet", "demo-node-8"), ("/jobs", "llama-70b-pretrain")] {
-        wait::until(&format!("{path} says {words}"), FIRST_DATA_LIMIT, || {
-            server.get(path).text().contains(words).then_some(())
-        });
-    }
-    let browser = Browser::start(&world, Window::DESK);
-    let mut eyes = Eyes {
-        axe: Axe::into(&browser),
-        browser,
-        wrong: Vec::new(),
-    };
-    eyes.browser.console();
+    let (server, _simulator) = shows_the_fleet(&world, Place::new(&world).on(&url));
+    let mut eyes = Eyes::open(&world);
 
     for (path, says) in UNKNOWN {
         eyes.look(&server, (path, path), 404, &[says, "What to do"]);
@@ -170,12 +254,9 @@ fn what_is_away_is_said_with_since_when_what_to_do_and_what_still_holds() {
     held.kill();
 
     gate.shut();
-    let banner = "The database takes nothing";
-    wait::until("the pages say that the database is away", NOTICED, || {
-        server.get("/fleet").text().contains(banner).then_some(())
-    });
+    banner(&server, true);
     for path in LIVE {
-        let says = [banner, "since 20", "What to do"];
+        let says = [BANNER, "since 20", "What to do"];
         eyes.look(&server, (&format!("away-{path}"), path), 200, &says);
     }
     let says = [&["The store does not answer", "since 20"], &WHOLE[..]].concat();
@@ -184,10 +265,7 @@ fn what_is_away_is_said_with_since_when_what_to_do_and_what_still_holds() {
     }
 
     gate.open();
-    wait::until("the banner goes when the database is back", NOTICED, || {
-        let text = server.get("/fleet").text();
-        (!text.contains(banner)).then_some(())
-    });
+    banner(&server, false);
     assert_eq!(server.get("/compare").status, 200);
     assert!(eyes.wrong.is_empty(), "{}", eyes.wrong.join("\n"));
 }

@@ -78,6 +78,12 @@ fn full_disk(world: &World, disk: &SmallDisk, place: server::Place, reason: &str
         server.output().contains(reason).then_some(())
     });
     assert_eq!(server.get("/").status, 200, "the pages go on");
+    wait::until("and say it on top, with since when", LIMIT, || {
+        disk.fill();
+        let page = server.get("/fleet").text();
+        page.contains("<b>The database takes nothing</b>, since 20")
+            .then_some(())
+    });
     let refused = wait::until("what cannot be kept is not acknowledged", LIMIT, || {
         let many: Vec<String> = (0..200).map(|it| format!("GPU-many-{it}")).collect();
         let points: Vec<_> = many
@@ -97,6 +103,8 @@ fn full_disk(world: &World, disk: &SmallDisk, place: server::Place, reason: &str
     wait::until("/healthz is well again", LIMIT, || {
         (server.get("/healthz").status == 200).then_some(())
     });
+    let page = server.get("/fleet").text();
+    assert!(!page.contains("The database takes nothing"), "it is over");
     agent.catches_up();
     agent.stop();
     let server = server.stop().start();

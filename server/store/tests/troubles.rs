@@ -69,6 +69,30 @@ both! {
 }
 
 #[tokio::test]
+async fn what_is_written_into_a_file_that_is_gone_is_refused_and_passes_once_it_is_back() {
+    let bench = Bench::sqlite().await;
+    bench.commit(&commit(1, 3, START)).await;
+    let file = bench.store.file().unwrap();
+    let aside = file.with_extension("aside");
+    std::fs::rename(&file, &aside).unwrap();
+    let second = commit(2, 3, Minute(START.0 + 1));
+    let error = bench.store.commit(&second, bench.token).await.unwrap_err();
+    assert!(
+        error.to_string().contains("is not there any more"),
+        "{error}"
+    );
+    assert_eq!(
+        bench.store.last_commit().await.unwrap(),
+        1,
+        "it may be read"
+    );
+    assert!(!file.exists(), "nobody makes another");
+    std::fs::rename(&aside, &file).unwrap();
+    bench.commit(&second).await;
+    assert_eq!(bench.store.last_commit().await.unwrap(), 2);
+}
+
+#[tokio::test]
 async fn a_full_disk_fails_a_commit_whole_and_the_same_commit_passes_once_there_is_room() {
     let bench = Bench::sqlite().await;
     bench.commit(&commit(1, 10, START)).await;
