@@ -225,4 +225,19 @@ mod tests {
             assert_eq!(ring.span(), Some(span));
         }
     }
+
+    #[test]
+    fn the_last_steps_are_those_of_whole_blocks_from_the_newest_back_until_they_are_enough() {
+        let mut ring = Ring::default();
+        assert_eq!(ring.last_steps(1), (StepTimes::default(), 0));
+        for number in 1..=3 {
+            let mut block = block(number * 10, number as i64 * 10);
+            block.times.iter_mut().for_each(|it| it.wall_ns = number);
+            ring.push(&block);
+        }
+        for (least, wall_ns, steps) in [(1, 30, 10), (10, 30, 10), (11, 50, 20), (99, 60, 30)] {
+            let (times, found) = ring.last_steps(least);
+            assert_eq!((times.wall_ns, found), (wall_ns, steps), "of {least}");
+        }
+    }
 }
