@@ -174,7 +174,11 @@ impl Group {
     }
 
     fn nodes(&self) -> BTreeSet<&Arc<str>> {
-        self.ends.iter().map(|it| &it.node).collect()
+        // Those of a node mostly follow one another and share its name: it is compared once.
+        let together = self
+            .ends
+            .chunk_by(|one, next| Arc::ptr_eq(&one.node, &next.node));
+        together.map(|ends| &ends[0].node).collect()
     }
 
     fn gpus(&self) -> BTreeSet<(&Arc<str>, &Arc<str>)> {

@@ -89,6 +89,26 @@ impl StepTimes {
     pub const fn own_ns(&self) -> u64 {
         self.busy_ns.saturating_add(self.data_wait_ns)
     }
+
+    /// Both together.
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            wall_ns: self.wall_ns.saturating_add(other.wall_ns),
+            busy_ns: self.busy_ns.saturating_add(other.busy_ns),
+            data_wait_ns: self.data_wait_ns.saturating_add(other.data_wait_ns),
+            comm_wait_ns: self.comm_wait_ns.saturating_add(other.comm_wait_ns),
+        }
+    }
+
+    /// What one of so many steps took on average that took this together; `steps` is above 0.
+    pub const fn of_one(self, steps: u64) -> Self {
+        Self {
+            wall_ns: self.wall_ns / steps,
+            busy_ns: self.busy_ns / steps,
+            data_wait_ns: self.data_wait_ns / steps,
+            comm_wait_ns: self.comm_wait_ns / steps,
+        }
+    }
 }
 
 /// Steps of one rank without a gap.

@@ -119,9 +119,10 @@ impl Run {
 
     fn keep_slowness(&mut self, found: &mut [Slowness], step: u64) {
         found.sort_unstable_by_key(|it| (it.seat.column, it.seat.stage, it.rank));
+        let mut others: Vec<f64> = Vec::new();
         for column in found.chunk_by(|a, b| a.seat.column == b.seat.column) {
             for own in column {
-                let mut others: Vec<f64> = Vec::new();
+                others.clear();
                 if own.seat.column.is_some() {
                     let elsewhere = column.iter().filter(|it| it.seat.stage != own.seat.stage);
                     others.extend(elsewhere.map(|it| it.x));

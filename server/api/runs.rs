@@ -437,7 +437,7 @@ fn share(
 
 fn rank(number: u32, rank: &Rank) -> RankKnown {
     let facts = &rank.facts;
-    let text_of = |text: &String| (!text.is_empty()).then(|| text.clone());
+    let text_of = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let exception = facts.exception.as_ref();
     let named = facts.readings.iter();
     RankKnown {

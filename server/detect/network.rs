@@ -100,7 +100,7 @@ impl Waits {
 struct Brief {
     /// Whether it is as it is when it trains.
     trains: bool,
-    nodes: BTreeSet<String>,
+    nodes: BTreeSet<Arc<str>>,
     /// Ranks that count.
     members: BTreeSet<u32>,
     blamed: BTreeSet<u32>,
@@ -324,7 +324,7 @@ impl Watched {
 
     /// Whether its traffic takes the wrong way.
     fn way(&mut self, run: &OfRun<'_>, found: &mut Findings) {
-        let key = |node: &str| (Arc::clone(&run.key.cluster), Arc::from(node));
+        let key = |node: &Arc<str>| (Arc::clone(&run.key.cluster), Arc::clone(node));
         let mut nodes: Vec<(&str, &[Port])> = Vec::new();
         for node in &run.brief.nodes {
             let seen = run.tick.nodes.get(&key(node));
@@ -366,7 +366,7 @@ impl Brief {
         });
         let blamed = run.who_waits().into_iter();
         let blamed = blamed.flat_map(|it| &it.verdict.stragglers);
-        let nodes: BTreeSet<&String> = living().map(|(_, it)| &it.facts.node).collect();
+        let nodes: BTreeSet<&Arc<str>> = living().map(|(_, it)| &it.facts.node).collect();
         let nodes = nodes.into_iter().filter(|it| !it.is_empty());
         let settings = run.facts.fingerprint.iter();
         let settings = settings.filter(|(key, _)| key.starts_with("NCCL_"));
@@ -419,20 +419,10 @@ impl SlowPort {
 /// What a step waits in collectives on the rank that waits least; none where no rank tells its steps.
 fn waits(run: &Run) -> Option<Waits> {
     let of = |rank: &crate::runs::Rank| {
-        let (mut steps, mut wall_ns, mut wait_ns) = (0_u64, 0_u64, 0_u64);
-        for block in rank.ring.blocks().rev() {
-            for times in &block.times {
-                wall_ns = wall_ns.saturating_add(times.wall_ns);
-                wait_ns = wait_ns.saturating_add(times.comm_wait_ns);
-            }
-            steps += block.steps_per_entry() * block.times.len() as u64;
-            if steps >= STEPS {
-                break;
-            }
-        }
+        let (times, steps) = rank.ring.last_steps(STEPS);
         (steps > 0).then(|| Waits {
-            step_ns: wall_ns / steps,
-            wait_ns: wait_ns / steps,
+            step_ns: times.wall_ns / steps,
+            wait_ns: times.comm_wait_ns / steps,
         })
     };
     let all = run.living().take(RANKS).filter_map(|(_, it)| of(it));

@@ -9,6 +9,7 @@
 //! are judged.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::cause::before::History;
@@ -103,8 +104,8 @@ pub(super) struct RunSnapshot {
 #[derive(Debug, Clone, Default)]
 pub(super) struct RankSnapshot {
     pub(super) rank: u32,
-    pub(super) node: String,
-    pub(super) gpu: String,
+    pub(super) node: Arc<str>,
+    pub(super) gpu: Arc<str>,
     pub(super) stage: Option<u32>,
     /// How many collectives it is in, and for how long in the oldest; none is not known.
     pub(super) in_flight: Option<(f64, f64)>,
@@ -437,8 +438,8 @@ pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
         |it: &Rank, metric: gpufleet_telemetry::catalog::Metric| it.facts.reading(metric.id);
     let of = |(place, (number, it)): (usize, (&u32, &Rank))| RankSnapshot {
         rank: *number,
-        node: it.facts.node.clone(),
-        gpu: it.facts.gpu.clone(),
+        node: Arc::clone(&it.facts.node),
+        gpu: Arc::clone(&it.facts.gpu),
         stage: it.facts.mesh.pp.map(|it| it.at),
         in_flight: reading(it, training::COLLECTIVES_IN_FLIGHT)
             .zip(reading(it, training::COLLECTIVE_OLDEST_AGE)),
@@ -459,8 +460,7 @@ pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
 }
 
 fn gpu_of<'a>(run: &RunSnapshot, rank: &RankSnapshot, gpus: &Gpus<'a>) -> Option<&'a GpuSnapshot> {
-    gpus.get(&(run.cluster.as_str(), rank.gpu.as_str()))
-        .copied()
+    gpus.get(&(run.cluster.as_str(), &*rank.gpu)).copied()
 }
 
 /// What a second of all its GPUs costs, as one of them on average.
@@ -473,7 +473,7 @@ pub(super) fn price_of(run: &RunSnapshot, gpus: &Gpus<'_>) -> Option<i64> {
 
 /// The place of a rank, or of the run where none is to be named.
 fn place(run: &RunSnapshot, rank: Option<&RankSnapshot>) -> Place {
-    let known = |text: &String| (!text.is_empty()).then(|| text.clone());
+    let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Place {
         cluster: run.cluster.clone(),
         node: rank.and_then(|it| known(&it.node)),

@@ -60,11 +60,11 @@ impl AtStake {
             return false;
         }
         let is_on = |it: &runs::RankSnapshot| {
-            let is_node = place.node.as_ref().is_none_or(|node| *node == it.node);
-            let is_gpu = place.gpu.as_ref().is_none_or(|gpu| *gpu == it.gpu);
+            let is_node = place.node.as_ref().is_none_or(|node| **node == *it.node);
+            let is_gpu = place.gpu.as_ref().is_none_or(|gpu| **gpu == *it.gpu);
             // Looked up of what is there alone: a run has many ranks.
             let is_job = || {
-                let seen = tick.gpus.get(&(place.cluster.as_str(), it.gpu.as_str()));
+                let seen = tick.gpus.get(&(place.cluster.as_str(), &*it.gpu));
                 place.run.is_none()
                     || seen.and_then(|it| it.alike.job.as_deref()) == place.run.as_deref()
             };

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use gpufleet_analysis::states::HealthEvent;
 use gpufleet_telemetry::event::Event;
 use gpufleet_telemetry::identity::{AgentId, ResourceKind, attribute};
+use indexmap::IndexMap;
 
 use super::agent::AgentState;
 use super::commit::LaneBytes;
@@ -18,7 +19,9 @@ use crate::store::model::{Gap, ResourceKey, StoredEvent};
 #[derive(Default)]
 pub(super) struct Shard {
     pub(super) agents: HashMap<AgentId, AgentState>,
-    pub(super) resources: HashMap<ResourceKey, Tracked>,
+    /// In the order in which they came, those of a node together: who walks over all of them goes through memory
+    /// from one to the next, and does not jump in it.
+    pub(super) resources: IndexMap<ResourceKey, Tracked>,
     /// Events that wait for their commit.
     pub(super) events: Vec<StoredEvent>,
     /// Gaps that wait for their commit.

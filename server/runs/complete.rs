@@ -81,7 +81,7 @@ struct Seated {
 struct Sum {
     steps: u64,
     ended_at: Timestamp,
-    times: [u64; 4],
+    times: StepTimes,
 }
 
 impl Rings {
@@ -184,13 +184,7 @@ impl Rings {
         let whole = sums.iter().filter(|(_, sum)| sum.steps == steps);
         let reading = |(place, sum): &(usize, Sum)| {
             let Seated { rank, seat, .. } = self.ranks[*place];
-            let [wall_ns, busy_ns, data_wait_ns, comm_wait_ns] = sum.times.map(|it| it / steps);
-            let times = StepTimes {
-                wall_ns,
-                busy_ns,
-                data_wait_ns,
-                comm_wait_ns,
-            };
+            let times = sum.times.of_one(steps);
             RankStep { rank, seat, times }
         };
         let readings: Vec<RankStep> = whole.map(reading).collect();
@@ -218,15 +212,7 @@ impl Sum {
     fn add(&mut self, times: &StepTimes, steps: u64, ended_at: Timestamp) {
         self.steps += steps;
         self.ended_at = self.ended_at.max(ended_at);
-        let more = [
-            times.wall_ns,
-            times.busy_ns,
-            times.data_wait_ns,
-            times.comm_wait_ns,
-        ];
-        for (sum, more) in self.times.iter_mut().zip(more) {
-            *sum = sum.saturating_add(more);
-        }
+        self.times = self.times.and(*times);
     }
 }
 
@@ -276,7 +262,7 @@ mod tests {
     fn ranks_of_one_node_share_a_host_that_no_other_has_and_an_unknown_node_is_none() {
         let on = |node: &str| {
             let rank = RankFacts {
-                node: node.to_owned(),
+                node: node.into(),
                 ..RankFacts::default()
             };
             seat(&rank, 8).host

@@ -5,6 +5,7 @@
 //! rank told one is kept beside it, because not every rank is believed ([`super::belief`]).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use gpufleet_analysis::ending::{self, Cause};
 use gpufleet_telemetry::catalog::MetricId;
@@ -110,9 +111,9 @@ pub struct RankFacts {
     /// What it died of, or last nearly died of.
     pub exception: Option<Exception>,
     /// Its node; empty where that is not known.
-    pub node: String,
+    pub node: Arc<str>,
     /// The id of its GPU or share; empty where that is not known.
-    pub gpu: String,
+    pub gpu: Arc<str>,
     /// Its number on its node.
     pub local_rank: Option<u32>,
     /// Where it stands in the mesh.
@@ -241,8 +242,8 @@ impl RankFacts {
     pub fn introduce(&mut self, resource: &Resource) -> bool {
         let text = |name| resource.attribute(name).unwrap_or_default();
         let place = (
-            text(named::NODE).to_owned(),
-            text(named::GPU_ID).to_owned(),
+            text(named::NODE).into(),
+            text(named::GPU_ID).into(),
             text(named::LOCAL_RANK).parse().ok(),
             Mesh::parse(text(named::MESH)),
             MeshSource::parse(text(named::MESH_SOURCE)).unwrap_or_default(),

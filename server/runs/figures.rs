@@ -95,7 +95,7 @@ impl Run {
 
     /// The GPUs that its ranks name.
     pub fn gpus(&self) -> BTreeSet<&str> {
-        let named = self.members().map(|(_, it)| it.facts.gpu.as_str());
+        let named = self.members().map(|(_, it)| &*it.facts.gpu);
         named.filter(|it| !it.is_empty()).collect()
     }
 

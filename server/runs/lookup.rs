@@ -109,7 +109,7 @@ impl Runs {
             runs.filter(|(key, run)| *key.cluster == *cluster && run.facts.ended.is_none())
         {
             for (number, rank) in run.living() {
-                let Some(gpu) = gpus.get(rank.facts.gpu.as_str()) else {
+                let Some(gpu) = gpus.get(&*rank.facts.gpu) else {
                     continue;
                 };
                 let is_later = |it: &(Option<Timestamp>, &RunKey, u32)| it.0 < run.facts.started;

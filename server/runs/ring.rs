@@ -5,14 +5,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use gpufleet_telemetry::steps::{self, StepBlock};
+use gpufleet_telemetry::steps::{self, StepBlock, StepTimes};
 use gpufleet_telemetry::time::Timestamp;
 
 /// Most blocks of one rank: ten minutes at one a shipment of 10 s.
 pub const MAX_BLOCKS: usize = 64;
 
 /// What a block takes beside its packed steps, bytes.
-const BLOCK_BYTES: usize = 104;
+const BLOCK_BYTES: usize = 128;
 
 /// A rank's last steps. Cheap to clone: blocks are shared.
 #[derive(Debug, Clone, Default)]
@@ -32,7 +32,8 @@ struct Held {
     started_at: Timestamp,
     ended_at: Timestamp,
     tokens: u64,
-    wall_ns: u64,
+    /// Of all its steps.
+    times: StepTimes,
     packed: Arc<[u8]>,
 }
 
@@ -51,11 +52,11 @@ impl Ring {
             started_at: block.started_at,
             ended_at: block.ended_at,
             tokens: block.tokens,
-            wall_ns: block
+            times: block
                 .times
                 .iter()
-                .map(|it| it.wall_ns)
-                .fold(0, u64::saturating_add),
+                .copied()
+                .fold(StepTimes::default(), StepTimes::and),
             packed: steps::encode(std::slice::from_ref(block)).into(),
         };
         let follows = |last: &Held| last.next_step <= held.first_step;
@@ -99,8 +100,22 @@ impl Ring {
     /// Tokens of its newest blocks, and how long their steps took, nanoseconds.
     pub fn lately(&self, blocks: usize) -> (f64, f64) {
         let newest = self.blocks.iter().rev().take(blocks);
-        let sums = newest.map(|it| (it.tokens as f64, it.wall_ns as f64));
+        let sums = newest.map(|it| (it.tokens as f64, it.times.wall_ns as f64));
         sums.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
+    }
+
+    /// What its newest blocks took together that have at least so many steps, and how many they have; of a ring with
+    /// fewer all of them.
+    pub fn last_steps(&self, least: u64) -> (StepTimes, u64) {
+        let (mut times, mut steps) = (StepTimes::default(), 0);
+        for block in self.blocks.iter().rev() {
+            if steps >= least {
+                break;
+            }
+            times = times.and(block.times);
+            steps += block.next_step - block.first_step;
+        }
+        (times, steps)
     }
 
     /// A ring of the blocks alone that have steps from this one on.
@@ -208,6 +223,21 @@ mod tests {
         for span in [(5, 40), (5, 40), (20, 40), (30, 40), (30, 40)] {
             ring.shorten();
             assert_eq!(ring.span(), Some(span));
+        }
+    }
+
+    #[test]
+    fn the_last_steps_are_those_of_whole_blocks_from_the_newest_back_until_they_are_enough() {
+        let mut ring = Ring::default();
+        assert_eq!(ring.last_steps(1), (StepTimes::default(), 0));
+        for number in 1..=3 {
+            let mut block = block(number * 10, number as i64 * 10);
+            block.times.iter_mut().for_each(|it| it.wall_ns = number);
+            ring.push(&block);
+        }
+        for (least, wall_ns, steps) in [(1, 30, 10), (10, 30, 10), (11, 50, 20), (99, 60, 30)] {
+            let (times, found) = ring.last_steps(least);
+            assert_eq!((times.wall_ns, found), (wall_ns, steps), "of {least}");
         }
     }
 }

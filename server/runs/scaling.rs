@@ -80,7 +80,7 @@ mod tests {
         let mut run = Run::default();
         for number in 0..ranks {
             let mut rank = Rank::default();
-            rank.facts.gpu = format!("GPU-{number}");
+            rank.facts.gpu = format!("GPU-{number}").into();
             rank.facts.readings = vec![
                 (training::STEPS.id, 100.0),
                 (training::STEP_WALL.id, 100.0 * seconds),

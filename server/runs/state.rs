@@ -151,8 +151,8 @@ impl Run {
             ending::RankEnd {
                 rank: *number,
                 place: ending::Place {
-                    node: rank.facts.node.clone(),
-                    gpu_id: rank.facts.gpu.clone(),
+                    node: rank.facts.node.to_string(),
+                    gpu_id: rank.facts.gpu.to_string(),
                     pod: String::new(),
                 },
                 at: exception.map(|it| it.at).or(end.map(|it| it.at)),

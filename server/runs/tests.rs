@@ -388,7 +388,7 @@ async fn a_run_is_known_after_a_restart_with_its_ranks_its_steps_and_what_happen
     assert_eq!((run.facts.world, run.facts.started), (2, Some(at(0))));
     assert_eq!(run.facts.fingerprint["torch"], "2.9.1");
     assert_eq!(run.facts.checkpoint.map(|it| it.step), Some(15));
-    assert_eq!(run.ranks[&1].facts.gpu, "GPU-1");
+    assert_eq!(&*run.ranks[&1].facts.gpu, "GPU-1");
     assert_eq!(run.ranks[&0].facts.reading(training::LOSS.id), Some(2.5));
     assert_eq!(run.ranks[&0].ring.span(), Some((0, 20)));
     assert_eq!(run.ranks[&1].ring.span(), Some((0, 10)));

@@ -218,7 +218,7 @@ impl Run {
             let told = |metric: Metric| rank.facts.reading(metric.id);
             let (flops, steps) = (told(metric)?, told(training::STEPS)?);
             let is_said = flops > 0.0 && steps > 0.0;
-            is_said.then_some((flops / steps, rank.facts.gpu.as_str()))
+            is_said.then_some((flops / steps, &*rank.facts.gpu))
         })
     }
 
@@ -293,7 +293,7 @@ mod tests {
         let flops = told.iter().map(|(metric, it)| (*metric, it * 10.0));
         let readings = steps.into_iter().chain(flops);
         let mut rank = Rank::default();
-        rank.facts.gpu = "GPU-a".to_owned();
+        rank.facts.gpu = "GPU-a".into();
         rank.facts.heard = now();
         rank.facts.readings = readings.map(|(metric, it)| (metric.id, it)).collect();
         rank.facts.readings.sort_by_key(|it| it.0);
@@ -412,7 +412,7 @@ mod tests {
             assert!(why.contains(words) && why.ends_with(way), "{why}");
         }
         let gpu = &mut run.ranks.get_mut(&0).expect("a rank").facts.gpu;
-        gpu.clear();
+        *gpu = "".into();
         assert!(why(&run, &no_card).ends_with(way));
         run.ranks.clear();
         assert!(!why(&run, &no_card).contains("peak_flops"));

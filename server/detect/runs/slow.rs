@@ -25,7 +25,7 @@ use crate::runs::ring::Ring;
 use crate::runs::{Judged, Slowdown, SlowerThanBefore};
 
 /// Steps that waiting for data is a mean of: the straggler's longest window.
-const STEPS: usize = 40;
+const STEPS: u64 = 40;
 
 /// A clock below this part of the run's is low: less is noise and temperature.
 const LOW_CLOCK: f64 = 0.95;
@@ -47,7 +47,7 @@ pub(super) fn signals(
     }
     let mut signals = Vec::new();
     for (node, blamed) in &by_node {
-        let on_node = run.ranks.iter().filter(|it| it.node == *node).count();
+        let on_node = run.ranks.iter().filter(|it| *it.node == **node).count();
         let is_the_nodes = !node.is_empty() && blamed.len() > 1 && blamed.len() * 2 >= on_node;
         if is_the_nodes {
             let worst = blamed
@@ -335,26 +335,13 @@ fn waits(rank: &RankSnapshot, others: &[&RankSnapshot]) -> (Pair, Pair) {
 }
 
 impl Means {
-    /// Of the last [`STEPS`] steps; none where there are none.
+    /// Of the last [`STEPS`] steps at least; none where there are none.
     pub(super) fn of(ring: &Ring) -> Option<Self> {
-        let (mut steps, mut data, mut own) = (0_u64, 0_u64, 0_u64);
-        let (mut collectives, mut wall) = (0_u64, 0_u64);
-        'newest: for block in ring.blocks().rev() {
-            for times in block.times.iter().rev() {
-                if steps >= STEPS as u64 {
-                    break 'newest;
-                }
-                steps += block.steps_per_entry();
-                data = data.saturating_add(times.data_wait_ns);
-                own = own.saturating_add(times.own_ns());
-                collectives = collectives.saturating_add(times.comm_wait_ns);
-                wall = wall.saturating_add(times.wall_ns);
-            }
-        }
+        let (times, steps) = ring.last_steps(STEPS);
         (steps > 0).then(|| Self {
-            data: data as f64 / steps as f64,
-            own: own as f64 / steps as f64,
-            collectives: collectives as f64 / wall.max(1) as f64,
+            data: times.data_wait_ns as f64 / steps as f64,
+            own: times.own_ns() as f64 / steps as f64,
+            collectives: times.comm_wait_ns as f64 / times.wall_ns.max(1) as f64,
         })
     }
 }
@@ -370,7 +357,7 @@ mod tests {
     fn the_ranks_of_a_node_are_told_as_surely_as_the_surest_of_them() {
         let rank = |rank| RankSnapshot {
             rank,
-            node: if rank < 2 { "node-1" } else { "node-2" }.to_owned(),
+            node: if rank < 2 { "node-1" } else { "node-2" }.into(),
             ..RankSnapshot::default()
         };
         let run = RunSnapshot {

@@ -15,6 +15,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use gpufleet_analysis::cause::{self, Reading};
 use gpufleet_analysis::hang::{self, Evidence, Hang, Position, Verdict, Watch};
@@ -184,7 +185,7 @@ fn fell_silent(run: &RunSnapshot, now: Timestamp) -> Vec<&RankSnapshot> {
     }
     let stepped = run.stepped_at.map(|at| at.shifted(-STEPPED_WITHIN_NS));
     silent.retain(|it| stepped.is_none_or(|at| it.heard >= at));
-    if let Some(first) = silent.first().map(|it| it.node.as_str()) {
+    if let Some(first) = silent.first().map(|it| Arc::clone(&it.node)) {
         silent.retain(|it| it.node == first);
     }
     silent

@@ -98,7 +98,7 @@ fn node(run: &Run, rank: Option<u32>) -> String {
     let first = rank.and_then(|it| run.ranks.get(&it));
     let named = first.into_iter().chain(run.members().map(|it| it.1));
     let mut named = named.map(|it| &it.facts.node).filter(|it| !it.is_empty());
-    named.next().cloned().unwrap_or_default()
+    named.next().map(|it| (**it).to_owned()).unwrap_or_default()
 }
 
 /// Seconds of a run on all of its GPUs. Only its first ranks were read, so it is as large as it says.
@@ -131,8 +131,8 @@ mod tests {
             let mut readings: Vec<_> = told.collect();
             readings.sort_by_key(|it| it.0);
             let facts = RankFacts {
-                node: format!("node-{number}"),
-                gpu: format!("GPU-{number}"),
+                node: format!("node-{number}").into(),
+                gpu: format!("GPU-{number}").into(),
                 readings,
                 ..RankFacts::default()
             };

@@ -136,7 +136,7 @@ pub(super) async fn changed(
     let ids = places.flatten().filter(|it| !it.is_empty());
     let of = Of {
         cluster: &key.cluster,
-        ids: Some(ids.map(|it| it.as_str().into()).collect()),
+        ids: Some(ids.map(Arc::clone).collect()),
     };
     changed::changed(&web.app, view, &of, since).await
 }

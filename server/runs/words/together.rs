@@ -97,7 +97,7 @@ mod tests {
         let node = |rank: u32| if rank < 8 { "h100-00" } else { "h100-01" };
         let mut slow_rank = |rank: u32, ratio: f64| {
             let facts = &mut run.ranks.entry(rank).or_default().facts;
-            facts.node = node(rank).to_owned();
+            facts.node = node(rank).into();
             Straggler {
                 rank,
                 since_step: 100,

@@ -130,7 +130,7 @@ fn run_of_one() -> (RunKey, Run) {
         },
     };
     let rank = RankFacts {
-        gpu: "GPU-0".to_owned(),
+        gpu: "GPU-0".into(),
         ..RankFacts::default()
     };
     let known = KnownRun {

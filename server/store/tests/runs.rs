@@ -164,7 +164,7 @@ both! {
     async fn a_part_of_a_run_is_put_over_what_is_stored_of_it_and_a_whole_in_its_place(bench) {
         let mut first = told(0, 0, 600);
         first.facts.world = 8;
-        first.ranks.push((1, RankFacts { gpu: "GPU-1".to_owned(), ..RankFacts::default() }));
+        first.ranks.push((1, RankFacts { gpu: "GPU-1".into(), ..RankFacts::default() }));
         bench.commit(&Commit { number: 1, runs: vec![first.clone()], ..Commit::default() }).await;
         let mut part = told(0, 0, 90_000);
         (part.facts.started, part.facts.world, part.is_part) = (None, 0, true);
@@ -175,7 +175,7 @@ both! {
         let found = bench.store.run(&run_key(0)).await.unwrap().unwrap();
         assert_eq!((found.facts.started, found.facts.world), (Some(at(0)), 8));
         assert_eq!(found.facts.heard, at(90_000));
-        assert_eq!((found.ranks.len(), found.ranks[1].1.gpu.as_str()), (2, "GPU-1"));
+        assert_eq!((found.ranks.len(), &*found.ranks[1].1.gpu), (2, "GPU-1"));
         assert_eq!(found.ranks[1].1.heard, at(90_000));
         let found = bench.store.run(&run_key(1)).await.unwrap();
         assert_eq!(found, Some(KnownRun { is_part: false, ..new }), "nothing was stored of it");

@@ -29,8 +29,8 @@ fn attempt(
     };
     let rank = |rank: u32| {
         let facts = RankFacts {
-            node: "node-1".to_owned(),
-            gpu: format!("GPU-{rank}"),
+            node: "node-1".into(),
+            gpu: format!("GPU-{rank}").into(),
             readings: readings(),
             ..RankFacts::default()
         };
