@@ -41,13 +41,13 @@ const STRAIGHT: f64 = 0.5;
 
 /// A straight growth over half a day is believed where what is free is at most so many times it: where a tenth of the
 /// memory comes and goes with the day and seven are free, it is not.
-const FREE_IF_STRAIGHT: f64 = 6.25;
+const FREE_IF_STRAIGHT: f64 = 6.0;
 
 /// A growth of this part of the capacity is large: more than many tides.
 const LARGE: f64 = 0.125;
 
 /// A large growth is believed where what is free is at most so many times it, in less than half a day and from then.
-const FREE_IF_LARGE: (f64, f64) = (2.5, 4.0);
+const FREE_IF_LARGE: (f64, f64) = (2.5, 4.5);
 
 /// Any growth is believed where what is free is at most this part of it: it is full before a tide would show.
 const FREE_IF_SOON: f64 = 0.75;
@@ -330,8 +330,8 @@ mod tests {
     fn a_leak_under_a_saw_that_is_longer_than_a_bucket_is_told() {
         let mut watch = LeakWatch::default();
         let saw = |hour: f64| 0.3 + 0.01 * hour + 0.1 * (hour * 3.0).fract();
-        let said = hours(&mut watch, 0, 8, saw);
-        assert!(said[7].is_some(), "{said:?}");
+        let said = hours(&mut watch, 0, 13, saw);
+        assert!(said[12].is_some(), "after half a day: {said:?}");
         let mut watch = LeakWatch::default();
         let said = hours(&mut watch, 0, 40, |hour| 0.3 + 0.1 * (hour * 3.0).fract());
         assert_eq!(said, [None; 40]);
