@@ -12,7 +12,12 @@
 //! memory are found in 110, 135 and 151 of 158. Here: seeded series in the tests; there is no real
 //! series beside this repository to replay.
 //!
-//! How one memory is watched from reading to reading is [`watch`]'s.
+//! How one memory is watched from reading to reading, and which growth is believed, is [`watch`]'s. The trade there:
+//! for half a day a day's tide rises as a leak does, and no gate on the shape of that window tells them apart. By the
+//! gates above alone 46 of 100 memories with a tide of 10 % and without a leak were told, and 20 of 50 with a leak of
+//! 1 % an hour beside it: such a finding said nothing. Now 19 of 50 are, and of 400 days of such a tide none. So a growth has to last, or to be large beside what is
+//! left: that costs a leak of 1 % an hour seven hours (told after 12 and not 4), one of 0.5 % eleven (after 18), one of
+//! 5 % one, and 10 % an hour nothing.
 //!
 //! Limits: no state, a call reads one window (1 to 48 h of minute minima is meant); at least 36
 //! buckets need a reading, and half of each third; a leak hidden behind restarts within the window
@@ -82,6 +87,12 @@ pub struct Leak {
     pub bytes_per_hour: f64,
     /// What the window grew by.
     pub growth_bytes: f64,
+    /// What its last bucket has above its first, where that is less than it grew by; else the same.
+    pub least_growth_bytes: f64,
+    /// What is free at its end.
+    pub room_bytes: f64,
+    /// The slope of the third that rises least, as a part of the whole's: 1 is a straight line.
+    pub straight: f64,
     /// Hours until nothing is left, at this rate.
     pub hours_left: f64,
     /// How sure the rise is.
@@ -127,24 +138,29 @@ pub fn judge_by(
     }
     let bucket_hours = length_ns as f64 / BUCKETS as f64 / 3.6e12;
     let rises = rising(&all, &thirds, capacity_bytes, by);
-    rises.map_or(Verdict::Steady, |(slope, growth, z)| {
+    rises.map_or(Verdict::Steady, |(slope, growth, z, straight)| {
+        let first = all.first().map_or(0.0, |it| it.1);
         let last = all.last().map_or(0.0, |it| it.1);
+        let room = (capacity_bytes - last).max(0.0);
         Verdict::Leaks(Leak {
             bytes_per_hour: slope / bucket_hours,
             growth_bytes: growth,
-            hours_left: (capacity_bytes - last).max(0.0) / slope * bucket_hours,
+            least_growth_bytes: growth.min(last - first),
+            room_bytes: room,
+            straight,
+            hours_left: room / slope * bucket_hours,
             z,
         })
     })
 }
 
-/// Slope a bucket, growth and z, if it rises past every gate.
+/// Slope a bucket, growth, z and how straight it is, if it rises past every gate.
 fn rising(
     all: &[(f64, f64)],
     thirds: &[Vec<(f64, f64)>; 3],
     capacity_bytes: f64,
     by: &Thresholds,
-) -> Option<(f64, f64, f64)> {
+) -> Option<(f64, f64, f64, f64)> {
     let first = all.first()?;
     let last = all.last()?;
     // The cheap gate first: most series stop here.
@@ -158,15 +174,16 @@ fn rising(
         .map(|pair| pair[1].1 - pair[0].1)
         .fold(0.0, f64::max);
     let (z, tau) = mann_kendall(all);
-    let is_even = thirds
+    let straight = thirds
         .iter()
-        .all(|third| theil_sen(third).is_some_and(|it| it > by.third * slope));
+        .map(|third| theil_sen(third).unwrap_or(0.0) / slope)
+        .fold(f64::INFINITY, f64::min);
     let is_leak = z >= by.z
         && tau >= by.tau
         && growth > by.growth * capacity_bytes
         && jump < by.jump * growth
-        && is_even;
-    is_leak.then_some((slope, growth, z))
+        && straight > by.third;
+    is_leak.then_some((slope, growth, z, straight))
 }
 
 fn minima(readings: &[Reading], from_ns: i64, length_ns: i64) -> [Option<f64>; BUCKETS] {

@@ -3,19 +3,54 @@
 //! Method: 48 minima since its owner has it, each a part of the capacity in one byte; when they are full
 //! two become one, from [`LEAST_WIDTH_S`] a bucket (a window of 4 h) to [`MOST_WIDTH`] doublings (32 h), and
 //! from then on the oldest goes. [`super::judge_by`] judges each time a bucket is over, the minima and, where these do
-//! not rise evenly, the least of each and its neighbours; a verdict holds until the next.
+//! not rise evenly, the least of each and its neighbours; a verdict holds until the next. The last third, quarter and
+//! so on of a long watch ([`LATELY`]) are judged too, so that a leak that begins after days is told before it has lasted
+//! for a day; what rises there has to pass all that was before, because what a tide comes back to is no growth.
+//!
+//! A growth is believed ([`is_believed`]) when it lasted for three quarters of a day, because then a tide falls in a
+//! third of it; when it is straight over half a day and memory is full within some times of that; or when it
+//! is large and memory is full soon. A tide whose swing is large beside what is free at its height is told for that:
+//! it looks as what fills the memory does until it falls.
 //!
 //! Limits: 64 bytes a memory; one byte tells 0.4 % of the capacity. Who begins anew learns anew.
 
 use gpufleet_telemetry::time::Timestamp;
 
-use super::{BUCKETS, Reading, Thresholds, Verdict, judge_by};
+use super::{BUCKETS, Leak, Reading, Thresholds, Verdict, judge_by};
 
 /// The narrowest bucket, seconds.
 const LEAST_WIDTH_S: u32 = 300;
 
 /// How often buckets double.
 const MOST_WIDTH: u8 = 3;
+
+/// Buckets of the last windows that are judged beside the whole.
+const LATELY: [usize; 4] = [24, 16, 12, 8];
+
+/// The part of the growth of such a window that has to be above all that was before.
+const ABOVE_BEFORE: f64 = 0.5;
+
+/// A growth that lasted for so many hours is believed: a tide of a day falls as much as it rises in a third of it.
+const LASTS_HOURS: f64 = 18.0;
+
+/// From so many hours one that is straight is believed, or one that is large: nearly half a day.
+const HALF_DAY_HOURS: f64 = 11.5;
+
+/// What a straight growth is, as [`super::Leak::straight`].
+const STRAIGHT: f64 = 0.5;
+
+/// A straight growth over half a day is believed where what is free is at most so many times it: where a tenth of the
+/// memory comes and goes with the day and seven are free, it is not.
+const FREE_IF_STRAIGHT: f64 = 6.0;
+
+/// A growth of this part of the capacity is large: more than many tides.
+const LARGE: f64 = 0.125;
+
+/// A large growth is believed where what is free is at most so many times it, in less than half a day and from then.
+const FREE_IF_LARGE: (f64, f64) = (2.5, 4.5);
+
+/// Any growth is believed where what is free is at most this part of it: it is full before a tide would show.
+const FREE_IF_SOON: f64 = 0.75;
 
 /// What a full memory reads.
 const FULL: f64 = 254.0;
@@ -144,31 +179,59 @@ impl LeakWatch {
             Timestamp::from_seconds(seconds)
         };
         let over = &self.minima[..usize::from(self.last)];
-        // When buckets have become one, half of them are over at once, and stand for those that they were.
-        let (until, halves) = match self.width {
-            0 => (BUCKETS, &[0][..]),
-            _ => (over.len(), &[0, i64::from(self.width_s()) / 2][..]),
-        };
-        let verdict = |minimum: &dyn Fn(usize) -> Option<u8>| {
-            let known = (0..over.len()).filter_map(|it| Some((it, minimum(it)?)));
-            let readings: Vec<Reading> = known
-                .flat_map(|(bucket, it)| halves.iter().map(move |half| (bucket, *half, it)))
-                .map(|(bucket, half_s, it)| Reading {
-                    at: Timestamp::from_seconds(at(bucket).seconds() + half_s),
-                    used_bytes: f64::from(it - 1),
-                })
-                .collect();
-            judge_by(&readings, (at(0), at(until)), FULL, by)
-        };
         let own = |it: usize| (over[it] != 0).then_some(over[it]);
         let among = |it: usize| {
             let beside = it.saturating_sub(1)..(it + 2).min(over.len());
             own(it).and(beside.filter_map(own).min())
         };
+        // A bucket that stands for several is read several times, evenly in its time.
+        let verdict = |from: usize, minimum: &dyn Fn(usize) -> Option<u8>| {
+            let (until, copies) = match self.width {
+                0 => (BUCKETS, 1),
+                _ => (
+                    over.len(),
+                    BUCKETS.div_ceil(over.len().max(1) - from).max(2),
+                ),
+            };
+            let step_s = i64::from(self.width_s()) / copies as i64;
+            let known = (from..over.len()).filter_map(|it| Some((it, minimum(it)?)));
+            let readings: Vec<Reading> = known
+                .flat_map(|(bucket, it)| (0..copies as i64).map(move |copy| (bucket, copy, it)))
+                .map(|(bucket, copy, it)| Reading {
+                    at: Timestamp::from_seconds(at(bucket).seconds() + copy * step_s),
+                    used_bytes: f64::from(it - 1),
+                })
+                .collect();
+            let hours = f64::from(self.width_s()) * (until - from) as f64 / 3_600.0;
+            match judge_by(&readings, (at(from), at(until)), FULL, by) {
+                Verdict::Leaks(leak) if !is_believed(&leak, hours) => Verdict::Steady,
+                told => told,
+            }
+        };
         // An allocator's saw that is longer than a bucket jumps from one to the next, and not where it is lowest.
-        let told = match verdict(&own) {
-            Verdict::Steady => verdict(&among),
+        let either = |from: usize| match verdict(from, &own) {
+            Verdict::Steady => verdict(from, &among),
             told => told,
+        };
+        let is_above_before = |from: usize, leak: &Leak| {
+            let before = (0..from).filter_map(own).max().map(f64::from);
+            let now = over.len().checked_sub(1).and_then(among).map(f64::from);
+            let above = now.zip(before).map(|(now, before)| now - before);
+            above.is_some_and(|it| it >= ABOVE_BEFORE * leak.least_growth_bytes)
+        };
+        let whole = either(0);
+        let froms = LATELY
+            .iter()
+            .filter_map(|it| over.len().checked_sub(*it))
+            .filter(|it| *it > 0 && self.width > 0);
+        let lately = froms.map(|from| (from, either(from)));
+        let mut lately = lately.filter_map(|(from, it)| match it {
+            Verdict::Leaks(leak) if is_above_before(from, &leak) => Some(it),
+            _ => None,
+        });
+        let told = match whole {
+            Verdict::Leaks(_) => whole,
+            _ => lately.next().unwrap_or(whole),
         };
         match told {
             Verdict::Leaks(leak) => self.hours_left = leak.hours_left as f32,
@@ -176,6 +239,22 @@ impl LeakWatch {
             Verdict::Unknown => {}
         }
     }
+}
+
+/// Whether what rose for so many hours is a leak rather than the rise of a day's tide.
+fn is_believed(leak: &Leak, hours: f64) -> bool {
+    let is_half_a_day = hours >= HALF_DAY_HOURS;
+    let growth = leak.least_growth_bytes;
+    let is_full_within = |times: f64| leak.room_bytes <= times * growth;
+    let if_large = match is_half_a_day {
+        false => FREE_IF_LARGE.0,
+        true => FREE_IF_LARGE.1,
+    };
+    let is_large = growth >= LARGE * FULL;
+    hours >= LASTS_HOURS
+        || is_full_within(FREE_IF_SOON)
+        || (is_large && is_full_within(if_large))
+        || (is_half_a_day && leak.straight > STRAIGHT && is_full_within(FREE_IF_STRAIGHT))
 }
 
 /// A number of its own for whoever has a memory.
@@ -251,11 +330,24 @@ mod tests {
     fn a_leak_under_a_saw_that_is_longer_than_a_bucket_is_told() {
         let mut watch = LeakWatch::default();
         let saw = |hour: f64| 0.3 + 0.01 * hour + 0.1 * (hour * 3.0).fract();
-        let said = hours(&mut watch, 0, 8, saw);
-        assert!(said[7].is_some(), "{said:?}");
+        let said = hours(&mut watch, 0, 13, saw);
+        assert!(said[12].is_some(), "after half a day: {said:?}");
         let mut watch = LeakWatch::default();
         let said = hours(&mut watch, 0, 40, |hour| 0.3 + 0.1 * (hour * 3.0).fract());
         assert_eq!(said, [None; 40]);
+    }
+
+    #[test]
+    fn the_rise_of_a_tide_is_no_leak_and_a_leak_that_begins_after_days_is_told_in_time() {
+        let tide = |hour: f64| 0.05 * ((hour - 6.0) * std::f64::consts::PI / 12.0).sin();
+        let mut watch = LeakWatch::default();
+        let said = hours(&mut watch, 0, 80, |hour| 0.3 + tide(hour));
+        assert_eq!(said, [None; 80]);
+        let mut watch = LeakWatch::default();
+        let leak = |hour: f64| 0.3 + 0.05 * (hour - 60.0).max(0.0) + tide(hour);
+        let said = hours(&mut watch, 0, 70, leak);
+        assert_eq!(said[..60], [None; 60]);
+        assert!(said[67].is_some(), "six hours before it is full: {said:?}");
     }
 
     #[test]
