@@ -251,8 +251,8 @@ async fn in_time(request: Request<Body>, next: Next) -> Response {
     })
 }
 
-/// Headers that every answer carries: nothing from other hosts, no inline script or style, no
-/// guessing of types, no framing.
+/// Headers that every answer carries: nothing from other hosts, no inline script or style but where an answer has a
+/// policy of its own, no guessing of types, no framing.
 async fn harden(request: Request<Body>, next: Next) -> Response {
     const HEADERS: [(HeaderName, &str); 4] = [
         (
@@ -265,9 +265,10 @@ async fn harden(request: Request<Body>, next: Next) -> Response {
     ];
     let mut response = next.run(request).await;
     for (name, value) in HEADERS {
-        response
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
+        let headers = response.headers_mut();
+        headers
+            .entry(name)
+            .or_insert(HeaderValue::from_static(value));
     }
     response
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use axum::extract::{Extension, State};
 use axum::http::HeaderValue;
-use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+};
 use axum::response::{IntoResponse, Response};
 use clap::ValueEnum as _;
 use serde::Deserialize;
@@ -14,6 +16,9 @@ use super::problem::{Asked, Problem};
 use crate::auth::Grant;
 use crate::money::report::{self, Basis, Form, What};
 use crate::web::Web;
+
+/// What the browser may do with a report, which brings its style with it, so that it can be sent by mail: show it.
+const OF_A_REPORT: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox";
 
 /// Which month, of what, in which form.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
@@ -124,8 +129,17 @@ async fn answer(
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // What is for people opens in their browser, and has a name when they keep it.
+    let way = match form {
+        Form::Html => {
+            let policy = HeaderValue::from_static(OF_A_REPORT);
+            headers.insert(CONTENT_SECURITY_POLICY, policy);
+            "inline"
+        }
+        _ => "attachment",
+    };
     if form != Form::Json {
-        let named = format!("attachment; filename=\"{name}\"");
+        let named = format!("{way}; filename=\"{name}\"");
         let named = HeaderValue::from_str(&named).expect("a month and an ending are ASCII");
         headers.insert(CONTENT_DISPOSITION, named);
     }

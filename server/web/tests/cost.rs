@@ -104,6 +104,19 @@ async fn a_report_comes_in_the_form_that_was_asked_for_and_refuses_what_it_canno
     let (status, csv) = server.get("/api/v1/reports/efficiency?format=csv").await;
     assert_eq!(status, StatusCode::OK);
     assert!(csv.starts_with("team,gpu_hours,"), "{csv}");
+    for (format, way, style) in [
+        ("html", "inline; filename", "style-src 'unsafe-inline'"),
+        ("csv", "attachment; filename", "style-src 'self'"),
+    ] {
+        let path = format!("/api/v1/reports/chargeback?format={format}");
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        let headers = server.ask(request).await.headers().clone();
+        let says = |name| headers[&name].to_str().expect("text").to_owned();
+        assert!(says(header::CONTENT_DISPOSITION).starts_with(way));
+        let policy = says(header::CONTENT_SECURITY_POLICY);
+        assert!(policy.contains("default-src 'none'") && policy.contains(style));
+        assert!(!policy.contains("script-src 'unsafe"), "{policy}");
+    }
     for (query, says) in [
         ("chargeback?month=2026-13", "2026-10 is one"),
         ("chargeback?by=shoe", "`shoe`"),
