@@ -47,7 +47,7 @@ const FREE_IF_STRAIGHT: f64 = 6.0;
 const LARGE: f64 = 0.125;
 
 /// A large growth is believed where what is free is at most so many times it, in less than half a day and from then.
-const FREE_IF_LARGE: (f64, f64) = (2.5, 4.5);
+const FREE_IF_LARGE: (f64, f64) = (2.6, 4.5);
 
 /// Any growth is believed where what is free is at most this part of it: it is full before a tide would show.
 const FREE_IF_SOON: f64 = 0.75;
@@ -302,11 +302,11 @@ mod tests {
     }
 
     #[test]
-    fn a_leak_is_told_after_the_first_window_with_when_it_is_full() {
+    fn a_leak_is_told_when_what_is_free_is_soon_gone_with_when_it_is_full() {
         let mut watch = LeakWatch::default();
         let said = hours(&mut watch, 0, 12, |hour| 0.3 + 0.04 * hour);
-        assert_eq!(said[..3], [None; 3], "not before 40 of 48 buckets are over");
-        for (hour, left) in (4..).zip(&said[3..]) {
+        assert_eq!(said[..4], [None; 4], "memory is not full soon");
+        for (hour, left) in (6..).zip(&said[5..]) {
             let left = left.unwrap_or_else(|| panic!("not told at hour {hour}"));
             // 0.7 are 17.5 hours; a verdict may be as old as the half of a window.
             let expected = 17.5 - f64::from(hour);
@@ -351,10 +351,10 @@ mod tests {
     }
 
     #[test]
-    fn a_leak_that_stopped_is_judged_anew_as_soon_as_the_buckets_have_doubled() {
+    fn a_leak_that_stopped_is_told_no_more_when_the_last_third_is_flat() {
         let mut watch = LeakWatch::default();
-        let said = hours(&mut watch, 0, 6, |hour| 0.3 + 0.05 * hour.min(4.0));
-        assert!(said[3].is_some() && said[5].is_none(), "{said:?}");
+        let said = hours(&mut watch, 0, 8, |hour| 0.3 + 0.05 * hour.min(5.0));
+        assert!(said[4].is_some() && said[7].is_none(), "{said:?}");
     }
 
     #[test]
