@@ -194,6 +194,7 @@ mod tests {
         assert_eq!(ask("/healthz").await, StatusCode::OK);
         assert_eq!(ask("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
     }
+
     #[tokio::test]
     async fn pages_are_told_what_is_not_taken_by_the_lease_or_by_commits_since_the_first_of_them() {
         let folder = tempfile::tempdir().unwrap();
