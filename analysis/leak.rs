@@ -16,8 +16,8 @@
 //! for half a day a day's tide rises as a leak does, and no gate on the shape of that window tells them apart. By the
 //! gates above alone 46 of 100 memories with a tide of 10 % and without a leak were told, and 20 of 50 with a leak of
 //! 1 % an hour beside it: such a finding said nothing. So a growth has to last, or to be large beside what is left: of
-//! 400 days of that tide none is told, and 19 of those 50 leaks. It costs a leak of 1 % an hour seven hours (told after
-//! 12 and not 4), one of 0.5 % eleven (after 18), one of 5 % one, and 10 % an hour nothing.
+//! 400 days of that tide none was told (the report has 100), and 19 of those 50 leaks. It costs a leak of 1 % an hour
+//! seven hours (told after 12 and not 4), one of 0.5 % eleven (after 18), one of 5 % one, and 10 % an hour nothing.
 //!
 //! Limits: no state, a call reads one window (1 to 48 h of minute minima is meant); at least 36
 //! buckets need a reading, and half of each third; a leak hidden behind restarts within the window

@@ -24,15 +24,17 @@ case "$what" in
 agent | training | server | outage)
     [ "$what" = server ] && scripts/setup.sh test
     cargo build --release -p gpufleet-agent -p gpufleet-server -p gpufleet-standin-nvml -p gpufleet-tests \
-        --bin gpufleet-agent --bin gpufleet-server --bin gpufleet-simulator --bin gpufleet-trainer --bin gpufleet-bench --lib
+        --bin gpufleet-agent --bin gpufleet-server --bin gpufleet-simulator --bin gpufleet-trainer --bin gpufleet-bench --lib \
+        --features gpufleet-tests/bench
     target/release/gpufleet-bench "$what" "$@"
     ;;
 detect | notify)
-    cargo build --release -p gpufleet-tests --bin gpufleet-bench
+    cargo build --release -p gpufleet-tests --bin gpufleet-bench --features gpufleet-tests/bench
     target/release/gpufleet-bench "$what" "$@"
     ;;
 report | replay)
-    cargo build --release -p gpufleet-server -p gpufleet-tests --bin gpufleet-server --bin gpufleet-bench
+    cargo build --release -p gpufleet-server -p gpufleet-tests --bin gpufleet-server --bin gpufleet-bench \
+        --features gpufleet-tests/bench
     if [ -z "${GPUFLEET_TEST_POSTGRES:-}" ] && started="$(scripts/postgres.sh start)"; then
         eval "$started"
         trap 'scripts/postgres.sh stop' EXIT

@@ -118,7 +118,7 @@ one_binary() {
 
 lints() {
     cargo fmt --all --check &&
-        cargo clippy --workspace --all-targets -- -D warnings &&
+        cargo clippy --workspace --all-targets --features gpufleet-tests/bench -- -D warnings &&
         one_binary house_rules
 }
 

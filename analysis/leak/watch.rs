@@ -213,20 +213,23 @@ impl LeakWatch {
             Verdict::Steady => verdict(from, &among),
             told => told,
         };
-        let is_above_before = |from: usize, leak: &Leak| {
+        // What the last bucket has above all that was before those from this one on.
+        let above = |from: usize| {
             let before = (0..from).filter_map(own).max().map(f64::from);
             let now = over.len().checked_sub(1).and_then(among).map(f64::from);
-            let above = now.zip(before).map(|(now, before)| now - before);
-            above.is_some_and(|it| it >= ABOVE_BEFORE * leak.least_growth_bytes)
+            now.zip(before).map_or(0.0, |(now, before)| now - before)
         };
         let whole = either(0);
         let froms = LATELY
             .iter()
             .filter_map(|it| over.len().checked_sub(*it))
             .filter(|it| *it > 0 && self.width > 0);
-        let lately = froms.map(|from| (from, either(from)));
-        let mut lately = lately.filter_map(|(from, it)| match it {
-            Verdict::Leaks(leak) if is_above_before(from, &leak) => Some(it),
+        // Most memories stop here.
+        let rises = froms.filter(|it| above(*it) >= ABOVE_BEFORE * by.growth * FULL);
+        let mut lately = rises.filter_map(|from| match either(from) {
+            Verdict::Leaks(leak) if above(from) >= ABOVE_BEFORE * leak.least_growth_bytes => {
+                Some(Verdict::Leaks(leak))
+            }
             _ => None,
         });
         let told = match whole {

@@ -275,15 +275,15 @@ pub(super) fn well() -> Vec<Well> {
     rows
 }
 
-/// Memories that do not leak, and for how many days each of 400 days in all is watched: the first of a job, and more.
+/// Memories that do not leak, and for how many days each of 100 days in all is watched: the first of a job, and more.
 fn leakless() -> Vec<Well> {
     const WORLDS: [&str; 3] = [
-        "400 days of noise",
-        "400 days of an allocator's saw",
-        "400 days of a day's tide of 10 %",
+        "100 days of noise",
+        "100 days of an allocator's saw",
+        "100 days of a day's tide of 10 %",
     ];
     let alarms = |shape: Shape| {
-        let days = [(200, 1), (50, 4)];
+        let days = [(60, 1), (10, 4)];
         let told = days.into_iter().flat_map(|(count, days)| {
             let seeds = 1_000..1_000 + count;
             seeds.filter(move |seed| watched(*seed, days * 24, 0.0, shape).0.is_some())
@@ -295,7 +295,7 @@ fn leakless() -> Vec<Well> {
         detector: "leak",
         world,
         alarms: alarms(shape),
-        exposure: 400.0 * 24.0 / 1_000.0,
+        exposure: 100.0 * 24.0 / 1_000.0,
         unit: "1,000 GPU-hours",
         most: 0,
     })

@@ -114,7 +114,7 @@ pub fn quantity(unit: Unit, value: f64) -> String {
             format!("{} ms", rounded(value * 1e3))
         }
         // Steps of 1.2 and 1.4 s are not alike.
-        Unit::Seconds if value != 0.0 && value.abs() < 59.5 => pace(value),
+        Unit::Seconds if value != 0.0 && value.abs() < 9.995 => pace(value),
         Unit::Seconds => span((value * 1e3) as i64),
         Unit::Ratio => format!("{} %", rounded(value * 100.0)),
         Unit::Count => grouped(value),
@@ -411,7 +411,7 @@ mod tests {
             (Unit::Seconds, 0.00042, "420 µs"),
             (Unit::Seconds, 0.0042, "4.2 ms"),
             (Unit::Seconds, 1.428, "1.43 s"),
-            (Unit::Seconds, 30.0, "30.0 s"),
+            (Unit::Seconds, 30.0, "30 s"),
             (Unit::Seconds, 200.0, "3 min 20 s"),
         ] {
             assert_eq!(quantity(unit, value), shown);
