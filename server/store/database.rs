@@ -94,6 +94,13 @@ pub(super) enum Row {
     Postgres(PgRow),
 }
 
+/// Whether SQLite refused because the connection may not write.
+fn is_read_only(error: &sqlx::Error) -> bool {
+    const SQLITE_READONLY: &str = "8";
+    let code = error.as_database_error().and_then(|it| it.code());
+    code.is_some_and(|it| it == SQLITE_READONLY)
+}
+
 impl Database {
     /// Opens the database; makes the file if it is SQLite and new, and `makes` says so.
     pub(super) async fn open(url: &str, makes: bool) -> Result<Self, StoreError> {
@@ -188,7 +195,12 @@ impl Database {
         Ok(match self {
             Self::Sqlite { writer, placed, .. } => {
                 placed.as_ref().map_or(Ok(()), Placed::look)?;
-                Transaction::Sqlite(writer.begin_with("BEGIN IMMEDIATE").await?)
+                let begun = writer.begin_with("BEGIN IMMEDIATE").await;
+                if begun.as_ref().is_err_and(is_read_only) {
+                    // One that was opened while the disk took nothing takes nothing ever after.
+                    writer.acquire().await?.close().await?;
+                }
+                Transaction::Sqlite(begun?)
             }
             Self::Postgres(pool, absence) => {
                 Transaction::Postgres(Box::pin(absence.around(pool, pool.begin())).await?)
