@@ -33,7 +33,6 @@ mod placed;
 use absence::Absence;
 pub(super) use columns::Column;
 use columns::{unnest_sql, values_sql};
-pub(super) use placed::Placed;
 
 /// Reading connections to SQLite: pages and API wait for one another beyond that.
 const READERS: u32 = 4;
@@ -69,7 +68,7 @@ pub(super) enum Database {
         writer: SqlitePool,
         reader: SqlitePool,
         /// None where it has no file.
-        placed: Option<Placed>,
+        placed: Option<placed::Placed>,
     },
     Postgres(PgPool, Arc<Absence>),
 }
@@ -92,13 +91,6 @@ pub(super) enum Value<'a> {
 pub(super) enum Row {
     Sqlite(SqliteRow),
     Postgres(PgRow),
-}
-
-/// Whether SQLite refused because the connection may not write.
-fn is_read_only(error: &sqlx::Error) -> bool {
-    const SQLITE_READONLY: &str = "8";
-    let code = error.as_database_error().and_then(|it| it.code());
-    code.is_some_and(|it| it == SQLITE_READONLY)
 }
 
 impl Database {
@@ -153,6 +145,7 @@ impl Database {
             why: format!("its folder cannot be made: {error}"),
         })?;
         let cache = |kib: u32| format!("-{kib}");
+        let own = options.clone();
         let writer = SqlitePoolOptions::new()
             .max_connections(1)
             .acquire_timeout(PATIENCE)
@@ -163,24 +156,16 @@ impl Database {
             .before_acquire(|connection, _| {
                 Box::pin(async move { Ok(!connection.is_in_transaction()) })
             })
-            .connect_with(
-                options
-                    .clone()
-                    .pragma("cache_size", cache(WRITER_CACHE_KIB)),
-            )
+            .connect_with(own.pragma("cache_size", cache(WRITER_CACHE_KIB)))
             .await
             .map_err(refused)?;
-        let placed = Placed::at(options.get_filename());
+        let placed = placed::Placed::at(options.get_filename());
+        // It is there by now: where it goes later, no reader makes an empty one.
+        let reading = options.create_if_missing(false).pragma("query_only", "on");
         let reader = SqlitePoolOptions::new()
             .max_connections(READERS)
             .acquire_timeout(PATIENCE)
-            .connect_with(
-                // It is there by now: where it goes later, no reader makes an empty one.
-                options
-                    .create_if_missing(false)
-                    .pragma("cache_size", cache(READER_CACHE_KIB))
-                    .pragma("query_only", "on"),
-            )
+            .connect_with(reading.pragma("cache_size", cache(READER_CACHE_KIB)))
             .await
             .map_err(refused)?;
         Ok(Self::Sqlite {
@@ -194,13 +179,7 @@ impl Database {
     pub(super) async fn write(&self) -> Result<Transaction, sqlx::Error> {
         Ok(match self {
             Self::Sqlite { writer, placed, .. } => {
-                placed.as_ref().map_or(Ok(()), Placed::look)?;
-                let begun = writer.begin_with("BEGIN IMMEDIATE").await;
-                if begun.as_ref().is_err_and(is_read_only) {
-                    // One that was opened while the disk took nothing takes nothing ever after.
-                    writer.acquire().await?.close().await?;
-                }
-                Transaction::Sqlite(begun?)
+                Transaction::Sqlite(placed::begin(writer, placed.as_ref()).await?)
             }
             Self::Postgres(pool, absence) => {
                 Transaction::Postgres(Box::pin(absence.around(pool, pool.begin())).await?)

@@ -8,6 +8,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use sqlx::{Sqlite, SqlitePool, Transaction};
+
 /// A file, as it was when it was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store) struct Placed {
@@ -44,6 +46,29 @@ impl Placed {
             what,
         )))
     }
+}
+
+/// A transaction that may write, if the file is still where it was opened.
+///
+/// # Errors
+/// When it is not, or SQLite refuses.
+pub(super) async fn begin(
+    writer: &SqlitePool,
+    placed: Option<&Placed>,
+) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
+    placed.map_or(Ok(()), Placed::look)?;
+    let begun = writer.begin_with("BEGIN IMMEDIATE").await;
+    if begun.as_ref().is_err_and(is_read_only) {
+        // A connection that was opened while the disk took nothing takes nothing ever after.
+        writer.acquire().await?.close().await?;
+    }
+    begun
+}
+
+fn is_read_only(error: &sqlx::Error) -> bool {
+    const SQLITE_READONLY: &str = "8";
+    let code = error.as_database_error().and_then(|it| it.code());
+    code.is_some_and(|it| it == SQLITE_READONLY)
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
