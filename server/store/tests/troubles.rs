@@ -81,7 +81,7 @@ async fn what_is_written_into_a_file_that_is_gone_is_refused_and_passes_once_it_
         error.to_string().contains("is not there any more"),
         "{error}"
     );
-    let resources = bench.store.resources().await.unwrap();
+    let resources = bench.store.resources(None, None).await.unwrap();
     assert!(!resources.is_empty(), "it may be read");
     assert!(!file.exists(), "nobody makes another");
     std::fs::rename(&aside, &file).unwrap();
