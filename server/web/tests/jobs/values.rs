@@ -177,7 +177,7 @@ async fn a_job_that_tells_everything_has_a_value_in_each_figure_and_card() {
         bar("backward", "100", "1 min"),
         collectives(
             "AllReduce",
-            ["200", "2.0 GiB", "200 GB/s to 300 GB/s", "2 s"],
+            ["200", "2.0 GiB", "200 GB/s to 300 GB/s", "2.00 s"],
         ),
         collectives("Broadcast", ["2", "not told", "not measured", "not known"]),
         collectives(
