@@ -182,7 +182,7 @@ async fn a_job_that_tells_everything_has_a_value_in_each_figure_and_card() {
         collectives("Broadcast", ["2", "not told", "not measured", "not known"]),
         collectives(
             "AllGather",
-            ["200", "not told", "not measured", "at least 5.00 s"],
+            ["200", "not told", "not measured", "at least 4.90 s"],
         ),
         collectives(
             "ReduceScatter",
