@@ -217,7 +217,7 @@ fn a_sqlite_file_that_went_or_turned_read_only_is_said_and_what_was_is_still_sho
         drop(frozen);
         banner(&server, false);
     } else {
-        println!("NOT RUN: a database on a disk that turned read-only (chattr +i, as root)");
+        eprintln!("NOT RUN: a database on a disk that turned read-only (chattr +i, as root)");
     }
     assert_eq!(server.get("/healthz").status, 200);
     assert!(eyes.wrong.is_empty(), "{}", eyes.wrong.join("\n"));

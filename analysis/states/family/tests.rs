@@ -251,9 +251,9 @@ fn an_instance_that_is_made_anew_under_its_name_within_a_minute_was_there_throug
         line(&[(Active, 3_590), (Untold, 30), (Active, 3_580)]),
     ];
     let found = family(&members, 2, 10_800);
-    for hour in 0..2 {
-        assert_eq!(found[0][hour].ledger.total_millis(), 0);
-        assert_eq!(found[1][hour].ledger.total_millis(), 3_600_000);
+    for (whole, part) in found[0].iter().zip(&found[1]).take(2) {
+        assert_eq!(whole.ledger.total_millis(), 0);
+        assert_eq!(part.ledger.total_millis(), 3_600_000);
     }
 }
 
