@@ -3,9 +3,9 @@
 //! Method: 48 minima since its owner has it, each a part of the capacity in one byte; when they are full
 //! two become one, from [`LEAST_WIDTH_S`] a bucket (a window of 4 h) to [`MOST_WIDTH`] doublings (32 h), and
 //! from then on the oldest goes. [`super::judge_by`] judges each time a bucket is over, the minima and, where these do
-//! not rise evenly, the least of each and its neighbours; a verdict holds until the next. The last third, quarter and
-//! so on of a long watch ([`LATELY`]) are judged too, so that a leak that begins after days is told before it has lasted
-//! for a day; what rises there has to pass all that was before, because what a tide comes back to is no growth.
+//! not rise evenly, the least of each and its neighbours; a verdict holds until the next. The last half, third, quarter
+//! and sixth of a long watch ([`LATELY`]) are judged too, so that a leak that begins after days is told before it has
+//! lasted for a day; what rises there has to pass all that was before, because what a tide comes back to is no growth.
 //!
 //! A growth is believed ([`is_believed`]) when it lasted for three quarters of a day, because then a tide falls in a
 //! third of it; when it is straight over half a day and memory is full within some times of that; or when it
