@@ -78,8 +78,9 @@ impl StoreSeen {
         }
         let written = commits_stand_since(app);
         Self {
+            // Renewals that went through tell until when it was well, where nothing came to be committed.
             taken: if is_away {
-                written.min(renewed)
+                written.into_iter().chain(renewed).min()
             } else {
                 written
             },
@@ -217,6 +218,9 @@ mod tests {
         assert_eq!(StoreSeen::of(&app), full, "renewals go through");
         lease.round(clock, async { Err::<(), _>("gone") }).await;
         assert_eq!(StoreSeen::of(&app), full, "the earlier of both");
+        app.commits.round_ms.store(0, Ordering::Relaxed);
+        let never = seen(Some(renewed), true);
+        assert_eq!(StoreSeen::of(&app), never, "no commit was due before");
         app.commits.failures_in_a_row.store(0, Ordering::Relaxed);
         assert_eq!(
             StoreSeen::of(&app),
