@@ -187,7 +187,7 @@ impl Store {
     /// When the address is wrong, the database cannot be reached or its schema is newer than this
     /// server.
     pub async fn open(config: &StoreConfig) -> Result<Self, StoreError> {
-        let database = Box::pin(Database::open(&config.url, true)).await?;
+        let database = Database::open(&config.url, true).await?;
         let is_behind = schema::begin(&database).await?;
         Ok(Self::over(database, is_behind, config, false))
     }
@@ -210,7 +210,7 @@ impl Store {
     }
 
     async fn used(config: &StoreConfig, reads_only: bool) -> Result<Self, StoreError> {
-        let database = Box::pin(Database::open(&config.url, false)).await?;
+        let database = Database::open(&config.url, false).await?;
         let is_behind = schema::look(&database).await;
         let is_behind = is_behind?.ok_or_else(|| StoreError::Unused {
             url: address::without_password(&config.url),

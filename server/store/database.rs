@@ -3,6 +3,9 @@
 //! SQL is written once, with `$n` for values, in the words both understand. Rows in bulk differ:
 //! PostgreSQL takes arrays (UNNEST), SQLite lists of values; [`Transaction::rows`] hides it.
 //!
+//! What is asked comes back as a boxed future: sqlx's are made of many, and the compiler would look through all of them
+//! again for each route and loop above, a tenth of the time in which it builds the server.
+//!
 //! SQLite: WAL, one writing connection, [`READERS`] reading ones, foreign keys on, and
 //! `synchronous=FULL`: a commit is on the disk before it is acknowledged, so it outlives kill -9 and
 //! loss of power. That is one fsync a commit, every 20 s: a few milliseconds each.
@@ -12,15 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
+use futures::future::BoxFuture;
 use log::LevelFilter;
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{
-    SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow,
-    SqliteSynchronous,
+    SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{
     Arguments, AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, PgPool, Postgres,
-    Row as _, Sqlite, SqlitePool,
+    Sqlite, SqlitePool,
 };
 
 use super::address::{self, bounds, make_folder, without_password};
@@ -29,10 +32,12 @@ use super::error::StoreError;
 mod absence;
 mod columns;
 mod placed;
+mod row;
 
 use absence::Absence;
 pub(super) use columns::Column;
 use columns::{unnest_sql, values_sql};
+pub(super) use row::Row;
 
 /// Reading connections to SQLite: pages and API wait for one another beyond that.
 const READERS: u32 = 4;
@@ -87,114 +92,114 @@ pub(super) enum Value<'a> {
     Blob(&'a [u8]),
 }
 
-/// A row that came back.
-pub(super) enum Row {
-    Sqlite(SqliteRow),
-    Postgres(PgRow),
-}
-
 impl Database {
     /// Opens the database; makes the file if it is SQLite and new, and `makes` says so.
-    pub(super) async fn open(url: &str, makes: bool) -> Result<Self, StoreError> {
-        let refused = |error: sqlx::Error| StoreError::Url {
-            url: without_password(url),
-            why: error.to_string(),
-        };
-        address::check(url)?;
-        if address::is_postgres(url) {
-            let options = PgConnectOptions::from_str(url)
-                .map_err(refused)?
-                .application_name("gpufleet-server")
-                .log_slow_statements(LevelFilter::Debug, SLOW);
-            // Once by itself: the pool would try for as long as its patience lasts and then say
-            // "timed out" and not why.
-            let first = PgConnection::connect_with(&options).await;
-            first.map_err(refused)?.close().await.map_err(refused)?;
-            let bounds: Arc<str> = bounds(url).into();
-            let pool = PgPoolOptions::new()
-                .max_connections(CONNECTIONS)
-                .acquire_timeout(PATIENCE)
-                .after_connect(move |connection, _| {
-                    let bounds = Arc::clone(&bounds);
-                    Box::pin(async move {
-                        let set = sqlx::raw_sql(AssertSqlSafe(&*bounds));
-                        set.execute(connection).await.map(|_| ())
+    pub(super) fn open(url: &str, makes: bool) -> BoxFuture<'_, Result<Self, StoreError>> {
+        Box::pin(async move {
+            let refused = |error: sqlx::Error| StoreError::Url {
+                url: without_password(url),
+                why: error.to_string(),
+            };
+            address::check(url)?;
+            if address::is_postgres(url) {
+                let options = PgConnectOptions::from_str(url)
+                    .map_err(refused)?
+                    .application_name("gpufleet-server")
+                    .log_slow_statements(LevelFilter::Debug, SLOW);
+                // Once by itself: the pool would try for as long as its patience lasts and then say
+                // "timed out" and not why.
+                let first = PgConnection::connect_with(&options).await;
+                first.map_err(refused)?.close().await.map_err(refused)?;
+                let bounds: Arc<str> = bounds(url).into();
+                let pool = PgPoolOptions::new()
+                    .max_connections(CONNECTIONS)
+                    .acquire_timeout(PATIENCE)
+                    .after_connect(move |connection, _| {
+                        let bounds = Arc::clone(&bounds);
+                        Box::pin(async move {
+                            let set = sqlx::raw_sql(AssertSqlSafe(&*bounds));
+                            set.execute(connection).await.map(|_| ())
+                        })
                     })
+                    .connect_with(options)
+                    .await
+                    .map_err(refused)?;
+                return Ok(Self::Postgres(pool, Arc::default()));
+            }
+            let options = SqliteConnectOptions::from_str(url)
+                .map_err(refused)?
+                .create_if_missing(makes)
+                .journal_mode(SqliteJournalMode::Wal)
+                .synchronous(SqliteSynchronous::Full)
+                .foreign_keys(true)
+                .busy_timeout(PATIENCE)
+                .log_slow_statements(LevelFilter::Debug, SLOW);
+            if !makes && !options.get_filename().is_file() {
+                return Err(StoreError::Unused {
+                    url: url.to_owned(),
+                    why: "there is no such file".to_owned(),
+                });
+            }
+            make_folder(options.get_filename()).map_err(|error| StoreError::Url {
+                url: url.to_owned(),
+                why: format!("its folder cannot be made: {error}"),
+            })?;
+            let cache = |kib: u32| format!("-{kib}");
+            let own = options.clone();
+            let writer = SqlitePoolOptions::new()
+                .max_connections(1)
+                .acquire_timeout(PATIENCE)
+                .max_lifetime(None)
+                .idle_timeout(None)
+                // When the disk is full SQLite rolls back by itself; the driver then believes for ever
+                // that the connection is in a transaction, and begins no other on it.
+                .before_acquire(|connection, _| {
+                    Box::pin(async move { Ok(!connection.is_in_transaction()) })
                 })
-                .connect_with(options)
+                .connect_with(own.pragma("cache_size", cache(WRITER_CACHE_KIB)))
                 .await
                 .map_err(refused)?;
-            return Ok(Self::Postgres(pool, Arc::default()));
-        }
-        let options = SqliteConnectOptions::from_str(url)
-            .map_err(refused)?
-            .create_if_missing(makes)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
-            .foreign_keys(true)
-            .busy_timeout(PATIENCE)
-            .log_slow_statements(LevelFilter::Debug, SLOW);
-        if !makes && !options.get_filename().is_file() {
-            return Err(StoreError::Unused {
-                url: url.to_owned(),
-                why: "there is no such file".to_owned(),
-            });
-        }
-        make_folder(options.get_filename()).map_err(|error| StoreError::Url {
-            url: url.to_owned(),
-            why: format!("its folder cannot be made: {error}"),
-        })?;
-        let cache = |kib: u32| format!("-{kib}");
-        let own = options.clone();
-        let writer = SqlitePoolOptions::new()
-            .max_connections(1)
-            .acquire_timeout(PATIENCE)
-            .max_lifetime(None)
-            .idle_timeout(None)
-            // When the disk is full SQLite rolls back by itself; the driver then believes for ever
-            // that the connection is in a transaction, and begins no other on it.
-            .before_acquire(|connection, _| {
-                Box::pin(async move { Ok(!connection.is_in_transaction()) })
+            let placed = placed::Placed::at(options.get_filename());
+            // It is there by now: where it goes later, no reader makes an empty one.
+            let reading = options.create_if_missing(false).pragma("query_only", "on");
+            let reader = SqlitePoolOptions::new()
+                .max_connections(READERS)
+                .acquire_timeout(PATIENCE)
+                .connect_with(reading.pragma("cache_size", cache(READER_CACHE_KIB)))
+                .await
+                .map_err(refused)?;
+            Ok(Self::Sqlite {
+                writer,
+                reader,
+                placed,
             })
-            .connect_with(own.pragma("cache_size", cache(WRITER_CACHE_KIB)))
-            .await
-            .map_err(refused)?;
-        let placed = placed::Placed::at(options.get_filename());
-        // It is there by now: where it goes later, no reader makes an empty one.
-        let reading = options.create_if_missing(false).pragma("query_only", "on");
-        let reader = SqlitePoolOptions::new()
-            .max_connections(READERS)
-            .acquire_timeout(PATIENCE)
-            .connect_with(reading.pragma("cache_size", cache(READER_CACHE_KIB)))
-            .await
-            .map_err(refused)?;
-        Ok(Self::Sqlite {
-            writer,
-            reader,
-            placed,
         })
     }
 
     /// A transaction that may write. On SQLite it waits for the one before it.
-    pub(super) async fn write(&self) -> Result<Transaction, sqlx::Error> {
-        Ok(match self {
-            Self::Sqlite { writer, placed, .. } => {
-                Transaction::Sqlite(placed::begin(writer, placed.as_ref()).await?)
-            }
-            Self::Postgres(pool, absence) => {
-                Transaction::Postgres(Box::pin(absence.around(pool, pool.begin())).await?)
-            }
+    pub(super) fn write(&self) -> BoxFuture<'_, Result<Transaction, sqlx::Error>> {
+        Box::pin(async move {
+            Ok(match self {
+                Self::Sqlite { writer, placed, .. } => {
+                    Transaction::Sqlite(placed::begin(writer, placed.as_ref()).await?)
+                }
+                Self::Postgres(pool, absence) => {
+                    Transaction::Postgres(Box::pin(absence.around(pool, pool.begin())).await?)
+                }
+            })
         })
     }
 
     /// A transaction that sees one moment of the database.
-    pub(super) async fn read(&self) -> Result<Transaction, sqlx::Error> {
-        Ok(match self {
-            Self::Sqlite { reader, .. } => Transaction::Sqlite(reader.begin().await?),
-            Self::Postgres(pool, absence) => {
-                let begun = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-                Transaction::Postgres(Box::pin(absence.around(pool, begun)).await?)
-            }
+    pub(super) fn read(&self) -> BoxFuture<'_, Result<Transaction, sqlx::Error>> {
+        Box::pin(async move {
+            Ok(match self {
+                Self::Sqlite { reader, .. } => Transaction::Sqlite(reader.begin().await?),
+                Self::Postgres(pool, absence) => {
+                    let begun = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+                    Transaction::Postgres(Box::pin(absence.around(pool, begun)).await?)
+                }
+            })
         })
     }
 
@@ -230,11 +235,13 @@ impl Database {
 
 impl Transaction {
     /// Makes everything since its start durable.
-    pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
-        match self {
-            Self::Sqlite(it) => it.commit().await,
-            Self::Postgres(it) => it.commit().await,
-        }
+    pub(super) fn commit(self) -> BoxFuture<'static, Result<(), sqlx::Error>> {
+        Box::pin(async move {
+            match self {
+                Self::Sqlite(it) => it.commit().await,
+                Self::Postgres(it) => it.commit().await,
+            }
+        })
     }
 
     /// A word that differs: PostgreSQL's on PostgreSQL, nothing on SQLite.
@@ -246,68 +253,76 @@ impl Transaction {
     }
 
     /// Runs statements without values or results: a migration.
-    pub(super) async fn script(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
-        use sqlx::Executor as _;
-        match self {
-            Self::Sqlite(it) => it.execute(sqlx::raw_sql(sql)).await.map(|_| ()),
-            Self::Postgres(it) => it.execute(sqlx::raw_sql(sql)).await.map(|_| ()),
-        }
+    pub(super) fn script(&mut self, sql: &'static str) -> BoxFuture<'_, Result<(), sqlx::Error>> {
+        Box::pin(async move {
+            use sqlx::Executor as _;
+            match self {
+                Self::Sqlite(it) => it.execute(sqlx::raw_sql(sql)).await.map(|_| ()),
+                Self::Postgres(it) => it.execute(sqlx::raw_sql(sql)).await.map(|_| ()),
+            }
+        })
     }
 
     /// Runs one statement; how many rows it changed.
-    pub(super) async fn execute(
-        &mut self,
-        sql: &str,
-        values: &[Value<'_>],
-    ) -> Result<u64, sqlx::Error> {
-        match self {
-            Self::Sqlite(it) => {
-                let query = sqlx::query_with(AssertSqlSafe(sql), sqlite_values(values)?);
-                Ok(query.execute(&mut **it).await?.rows_affected())
+    pub(super) fn execute<'a>(
+        &'a mut self,
+        sql: &'a str,
+        values: &'a [Value<'a>],
+    ) -> BoxFuture<'a, Result<u64, sqlx::Error>> {
+        Box::pin(async move {
+            match self {
+                Self::Sqlite(it) => {
+                    let query = sqlx::query_with(AssertSqlSafe(sql), sqlite_values(values)?);
+                    Ok(query.execute(&mut **it).await?.rows_affected())
+                }
+                Self::Postgres(it) => {
+                    let query = sqlx::query_with(AssertSqlSafe(sql), postgres_values(values)?);
+                    Ok(query.execute(&mut **it).await?.rows_affected())
+                }
             }
-            Self::Postgres(it) => {
-                let query = sqlx::query_with(AssertSqlSafe(sql), postgres_values(values)?);
-                Ok(query.execute(&mut **it).await?.rows_affected())
-            }
-        }
+        })
     }
 
     /// Runs one statement; the rows it returns.
-    pub(super) async fn fetch(
-        &mut self,
-        sql: &str,
-        values: &[Value<'_>],
-    ) -> Result<Vec<Row>, sqlx::Error> {
-        let mut rows = Vec::new();
-        let take = |row| {
-            rows.push(row);
-            Ok(())
-        };
-        self.each(sql, values, take).await?;
-        Ok(rows)
+    pub(super) fn fetch<'a>(
+        &'a mut self,
+        sql: &'a str,
+        values: &'a [Value<'a>],
+    ) -> BoxFuture<'a, Result<Vec<Row>, sqlx::Error>> {
+        Box::pin(async move {
+            let mut rows = Vec::new();
+            let take = |row| {
+                rows.push(row);
+                Ok(())
+            };
+            self.each(sql, values, take).await?;
+            Ok(rows)
+        })
     }
 
     /// Runs one statement and hands over the rows that it returns one by one, as they come: for so many
     /// that they should not be in memory together. An error of `take` ends it.
-    pub(super) async fn each(
-        &mut self,
-        sql: &str,
-        values: &[Value<'_>],
-        mut take: impl FnMut(Row) -> Result<(), sqlx::Error> + Send,
-    ) -> Result<(), sqlx::Error> {
-        let take = |row| std::future::ready(take(row));
-        match self {
-            Self::Sqlite(it) => {
-                let query = sqlx::query_with(AssertSqlSafe(sql), sqlite_values(values)?);
-                let rows = query.fetch(&mut **it).map_ok(Row::Sqlite);
-                rows.try_for_each(take).await
+    pub(super) fn each<'a>(
+        &'a mut self,
+        sql: &'a str,
+        values: &'a [Value<'a>],
+        mut take: impl FnMut(Row) -> Result<(), sqlx::Error> + Send + 'a,
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(async move {
+            let take = |row| std::future::ready(take(row));
+            match self {
+                Self::Sqlite(it) => {
+                    let query = sqlx::query_with(AssertSqlSafe(sql), sqlite_values(values)?);
+                    let rows = query.fetch(&mut **it).map_ok(Row::Sqlite);
+                    rows.try_for_each(take).await
+                }
+                Self::Postgres(it) => {
+                    let query = sqlx::query_with(AssertSqlSafe(sql), postgres_values(values)?);
+                    let rows = query.fetch(&mut **it).map_ok(Row::Postgres);
+                    rows.try_for_each(take).await
+                }
             }
-            Self::Postgres(it) => {
-                let query = sqlx::query_with(AssertSqlSafe(sql), postgres_values(values)?);
-                let rows = query.fetch(&mut **it).map_ok(Row::Postgres);
-                rows.try_for_each(take).await
-            }
-        }
+        })
     }
 
     /// The one integer of the one row that a statement returns; none without a row.
@@ -323,25 +338,25 @@ impl Transaction {
     /// Runs a statement over many rows of values, in as few pieces as the database takes:
     /// `before`, then a list of rows, then `after`. For `INSERT INTO t (a, b)` … `ON CONFLICT …` and
     /// for `WITH k (a, b) AS (` … `) SELECT …`. Returns the rows of all pieces.
-    pub(super) async fn rows(
-        &mut self,
-        before: &str,
-        columns: &[Column<'_>],
-        after: &str,
-    ) -> Result<Vec<Row>, sqlx::Error> {
-        self.pieces(before, columns, after, false).await
+    pub(super) fn rows<'a>(
+        &'a mut self,
+        before: &'a str,
+        columns: &'a [Column<'a>],
+        after: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Row>, sqlx::Error>> {
+        Box::pin(self.pieces(before, columns, after, false))
     }
 
     /// The rows that lists of keys name: `WITH k (a, b) AS (` … `) SELECT … FROM k CROSS JOIN t WHERE t.a = k.a …`.
     /// On SQLite in the fewest pieces, each filled up with nulls, which equal nothing: each piece is a way to the
     /// connection's thread and back. So only for joins by equality that take no row of `k` without a partner.
-    pub(super) async fn keyed(
-        &mut self,
-        before: &str,
-        columns: &[Column<'_>],
-        after: &str,
-    ) -> Result<Vec<Row>, sqlx::Error> {
-        self.pieces(before, columns, after, true).await
+    pub(super) fn keyed<'a>(
+        &'a mut self,
+        before: &'a str,
+        columns: &'a [Column<'a>],
+        after: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Row>, sqlx::Error>> {
+        Box::pin(self.pieces(before, columns, after, true))
     }
 
     async fn pieces(
@@ -396,51 +411,6 @@ fn sqlite_rows(left: usize, is_filled_up: bool) -> usize {
     let least_of_more = more.last().filter(|size| is_filled_up || **size == left);
     let size = least_of_more.or(fewer.first());
     *size.expect("a size is 1 and there is a row left")
-}
-
-impl Row {
-    pub(super) fn int(&self, index: usize) -> Result<i64, sqlx::Error> {
-        match self {
-            Self::Sqlite(row) => row.try_get(index),
-            Self::Postgres(row) => row.try_get(index),
-        }
-    }
-
-    pub(super) fn optional_int(&self, index: usize) -> Result<Option<i64>, sqlx::Error> {
-        match self {
-            Self::Sqlite(row) => row.try_get(index),
-            Self::Postgres(row) => row.try_get(index),
-        }
-    }
-
-    pub(super) fn text(&self, index: usize) -> Result<&str, sqlx::Error> {
-        match self {
-            Self::Sqlite(row) => row.try_get(index),
-            Self::Postgres(row) => row.try_get(index),
-        }
-    }
-
-    /// The bytes of a text, which need not be one: a spoilt page of SQLite holds anything.
-    pub(super) fn bytes(&self, index: usize) -> Result<&[u8], sqlx::Error> {
-        match self {
-            Self::Sqlite(row) => row.try_get_unchecked(index),
-            Self::Postgres(row) => row.try_get::<&str, _>(index).map(str::as_bytes),
-        }
-    }
-
-    pub(super) fn blob(&self, index: usize) -> Result<&[u8], sqlx::Error> {
-        match self {
-            Self::Sqlite(row) => row.try_get(index),
-            Self::Postgres(row) => row.try_get(index),
-        }
-    }
-
-    pub(super) fn optional_blob(&self, index: usize) -> Result<Option<&[u8]>, sqlx::Error> {
-        match self {
-            Self::Sqlite(row) => row.try_get(index),
-            Self::Postgres(row) => row.try_get(index),
-        }
-    }
 }
 
 fn sqlite_values(values: &[Value<'_>]) -> Result<SqliteArguments, sqlx::Error> {
