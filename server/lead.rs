@@ -204,6 +204,8 @@ async fn renew(
     stop: CancellationToken,
 ) -> Result<(), Replaced> {
     let (job, clock) = (app.jobs.of(JOB), app.clock.as_ref());
+    // The right was taken just before: up to here the database took everything.
+    job.round(clock, async { Ok::<_, CommitError>(()) }).await;
     loop {
         tokio::select! {
             () = tokio::time::sleep(every) => {}
@@ -336,6 +338,7 @@ mod tests {
     use super::*;
     use crate::auth::Access;
     use crate::config::Config;
+    use crate::health::StoreSeen;
     use crate::store::{Store, StoreConfig};
 
     /// A clock that each renewal finds ten seconds later.
@@ -356,6 +359,28 @@ mod tests {
         let store = Store::open(&StoreConfig::for_tests(folder)).await;
         let (config, access) = (Config::for_tests(), Access::default());
         App::new(config, store.unwrap(), access, Arc::clone(clock) as _)
+    }
+
+    #[tokio::test]
+    async fn a_database_that_goes_before_the_first_renewal_took_things_until_the_right_was_taken() {
+        let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(Hand::default()));
+        let app = server(folder.path(), &clock).await;
+        let stop = CancellationToken::new();
+        let right = take(&app, "first", &stop).await.unwrap().unwrap();
+        let taken = clock.now();
+        app.store.close().await;
+        let work = async {
+            while !StoreSeen::of(&app).is_failing {
+                clock.0.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            stop.cancel();
+            Ok(())
+        };
+        let held = hold_at(&app, right.token, Duration::from_millis(1), &stop, work);
+        held.await.unwrap();
+        let seen = StoreSeen::of(&app).taken.expect("it took the right");
+        assert!(seen >= taken && seen < clock.now(), "{seen:?}");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -24,6 +24,7 @@ use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::money::now::{self, MoneySnapshot};
 use crate::money::savings::Savings;
+use crate::money::tables::Targets;
 use crate::runs::RunKey;
 use crate::view::{Counts, FleetView};
 
@@ -108,6 +109,7 @@ pub(crate) struct Look<'a> {
     pub(crate) view: &'a FleetView,
     pub(crate) specs: &'a Specs,
     pub(crate) found: &'a MoneySnapshot,
+    pub(crate) targets: &'a Targets,
     pub(crate) open: &'a [Incident],
     /// Whether it is worked out who could do with less.
     pub(crate) is_sized: bool,
@@ -162,6 +164,7 @@ async fn make(
         view,
         specs,
         found: &found,
+        targets: &terms.targets,
         open: &open,
         is_sized: saved.is_some(),
         at: view.at,

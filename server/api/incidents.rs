@@ -223,12 +223,10 @@ pub async fn incidents(
     // What is held in memory is newer than what the store has.
     let written = web.app.incidents.write(&web.app.store).await;
     let stored = web.app.store.incidents(&filter, before, limit).await;
-    let stored = stored.map_err(|error| Problem::store(&error))?;
+    let (stored, next) = stored.map_err(|error| Problem::store(&error))?;
     written.map_err(|error| Problem::store(&error))?;
-    let next = stored
-        .last()
-        .filter(|_| stored.len() == limit)
-        .map(|it| paging::write_cursor(&[it.since.millis().to_string(), it.id.to_string()]));
+    let next =
+        next.map(|it| paging::write_cursor(&[it.since.millis().to_string(), it.id.to_string()]));
     let items = stored.iter().map(|it| {
         let newest = web.app.incidents.get(it.id);
         known(newest.as_ref().unwrap_or(it))

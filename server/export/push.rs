@@ -185,6 +185,17 @@ pub(super) async fn round<W: Way>(
         *kept = Some(Progress::at(minute));
     }
     let progress = kept.as_mut().expect("it was just made");
+    if progress.minute.0 > due + 1 {
+        // This server's clock was ahead once: nothing would be pushed until it has caught up.
+        let ahead = progress.minute.0.abs_diff(due);
+        tracing::warn!(
+            ahead,
+            "minutes that are still to come were pushed ({})",
+            W::NAME
+        );
+        pushed.newest.store(due - 1, Ordering::Relaxed);
+        *progress = Progress::at(due);
+    }
     if progress.minute.0 < oldest {
         let skipped = oldest.abs_diff(progress.minute.0);
         pushed.skipped.fetch_add(skipped, Ordering::Relaxed);

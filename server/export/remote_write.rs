@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use gpufleet_program::section;
 use gpufleet_telemetry::time::{Clock, Timestamp};
 use http::header::{
@@ -33,8 +34,13 @@ section! {
     pub struct RemoteWriteConfig {
         /// Where to, `https://metrics.example.com/api/v1/write`; empty: nowhere.
         pub url: String = String::new(),
-        /// File with the bearer token that the target asks for; empty: none.
+        /// File with the bearer token that the target asks for, or the user's password; empty: none.
         pub token_file: PathBuf = PathBuf::new(),
+        /// The user, where the target asks for a name and a password (Grafana Cloud: the number of the instance);
+        /// empty: the token is a bearer token.
+        pub user: String = String::new(),
+        /// The tenant, `X-Scope-OrgID`, where the target serves several (Mimir, Cortex); empty: none.
+        pub tenant: String = String::new(),
         /// File with the certificates (PEM) that the target's must come from; empty: the system's.
         pub ca_file: PathBuf = PathBuf::new(),
         /// Which metrics: names, or beginnings of names followed by `*` (docs/metrics.md).
@@ -50,6 +56,8 @@ section! {
 pub struct RemoteWrite {
     to: Uri,
     token: Secret,
+    user: String,
+    tenant: Option<HeaderValue>,
     wire: Wire,
     plan: Plan,
 }
@@ -77,6 +85,25 @@ impl RemoteWrite {
                     .to_owned(),
             );
         }
+        let tenant = match config.tenant.as_str() {
+            "" => None,
+            it => Some(
+                HeaderValue::from_str(it)
+                    .map_err(|_| "remote_write.tenant holds what no header may".to_owned())?,
+            ),
+        };
+        if config.user.contains(':') {
+            return Err(
+                "remote_write.user holds a `:`: the password stands in remote_write.token_file"
+                    .to_owned(),
+            );
+        }
+        if !config.user.is_empty() && config.token_file.as_os_str().is_empty() {
+            return Err(
+                "remote_write.user without remote_write.token_file, where its password stands"
+                    .to_owned(),
+            );
+        }
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX / 1_000);
         let no_variable = "";
         let wire = Wire::new(&config.ca_file, Arc::clone(clock)).map_err(of("ca_file"))?;
@@ -86,6 +113,8 @@ impl RemoteWrite {
         Ok(Some(Self {
             to,
             token: Secret::read(&config.token_file, no_variable).map_err(of("token_file"))?,
+            user: config.user.clone(),
+            tenant,
             wire,
             plan: Plan {
                 selection: Selection::read(&config.metrics).map_err(of("metrics"))?,
@@ -107,11 +136,20 @@ impl RemoteWrite {
             known(USER_AGENT, AGENT),
         ];
         if let Some(token) = self.token.get() {
-            let value = HeaderValue::from_str(&format!("Bearer {token}"));
+            let value = match self.user.as_str() {
+                "" => format!("Bearer {token}"),
+                user => format!(
+                    "Basic {}",
+                    BASE64_STANDARD.encode(format!("{user}:{token}"))
+                ),
+            };
+            let value = HeaderValue::from_str(&value);
             let mut value = value.map_err(|_| "the token holds what no header may".to_owned())?;
             value.set_sensitive(true);
             headers.push((AUTHORIZATION, value));
         }
+        let tenant = self.tenant.clone();
+        headers.extend(tenant.map(|it| (HeaderName::from_static("x-scope-orgid"), it)));
         Ok(headers)
     }
 }

@@ -34,6 +34,8 @@ use crate::threads::apart;
 
 mod cards;
 
+mod committed;
+
 mod measure;
 
 mod nodes;
@@ -41,6 +43,7 @@ mod nodes;
 #[cfg(test)]
 mod fixture;
 
+use committed::Committed;
 pub(crate) use measure::measure;
 pub use nodes::Off;
 
@@ -248,13 +251,14 @@ fn choose(
         currency: terms.sources.cost.currency.clone(),
         ..Savings::default()
     };
+    let committed = Committed::of(app, terms, found, at);
     let (mut chosen, mut room) = (Vec::new(), MAX_GPUS);
     for holder in holders(found) {
         if room == 0 {
             savings.more += 1;
             continue;
         }
-        let Some(choice) = asked(app, terms, specs, &holder, at) else {
+        let Some(choice) = asked(app, (terms, &committed), specs, &holder, at) else {
             savings.unknown += 1;
             continue;
         };
@@ -344,7 +348,7 @@ struct Choice {
 /// None where its card has no price or no known figures.
 fn asked(
     app: &App,
-    terms: &Terms,
+    (terms, committed): (&Terms, &Committed),
     specs: &Specs,
     holding: &Holding<'_>,
     at: Timestamp,
@@ -360,8 +364,8 @@ fn asked(
     );
     let machine = Machine::told(cluster, node.as_deref(), model, 1);
     let (priced_as, basis, _) = terms.machine(&machine, at.millis(), at.millis() + 1);
-    // Of a machine that is bought nothing else is to be had, and of one that is committed to nobody asks.
-    let is_committed = is_committed(terms, &machine, at.millis());
+    // Of a machine that is bought nothing else is to be had, and of one whose like are all committed to nobody asks.
+    let is_committed = committed.covers(&machine, basis);
     let is_rented = priced_as == machine.machine_type;
     let others = match is_rented && !is_committed {
         true => cards::to_be_had(terms, specs, (machine.region, basis), at.millis()),
@@ -371,15 +375,6 @@ fn asked(
         card,
         others,
         is_committed,
-    })
-}
-
-/// Whether somebody committed to machines of this type in this region.
-fn is_committed(terms: &Terms, machine: &Machine<'_>, at_ms: i64) -> bool {
-    let commitments = terms.book.commitments();
-    commitments.iter().any(|it| {
-        let is_its = it.machine_type == machine.machine_type && it.region == machine.region;
-        is_its && (it.from_ms..it.until_ms).contains(&at_ms)
     })
 }
 

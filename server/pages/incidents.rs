@@ -48,6 +48,8 @@ struct ListPage {
     open: Vec<Row>,
     silences: Vec<Silent>,
     over: Vec<Row>,
+    /// Whether more are over than stand there.
+    has_older: bool,
 }
 
 /// A silence by pattern.
@@ -141,7 +143,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         state: Some(Life::Resolved),
         ..IncidentFilter::default()
     };
-    let over = match web.app.store.incidents(&filter, None, OVER).await {
+    let (over, next) = match web.app.store.incidents(&filter, None, OVER).await {
         Ok(over) => over,
         Err(error) => return problem::store_failed(frame, &error),
     };
@@ -179,6 +181,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         open,
         silences,
         over,
+        has_older: next.is_some(),
     };
     frame::page(StatusCode::OK, &page)
 }

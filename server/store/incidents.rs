@@ -75,7 +75,7 @@ impl Store {
     }
 
     /// Incidents, those that began last first, that began before `before`; at most `limit`, and never
-    /// more than [`MAX_INCIDENTS`].
+    /// more than [`MAX_INCIDENTS`]. And behind which place the next ones are; none behind the last.
     ///
     /// # Errors
     /// When the database refuses. One that cannot be read is set aside and left out.
@@ -84,8 +84,30 @@ impl Store {
         filter: &IncidentFilter,
         before: Option<IncidentPlace>,
         limit: usize,
+    ) -> Result<(Vec<Incident>, Option<IncidentPlace>), StoreError> {
+        let (found, _, next) = self.found(filter, before, limit).await?;
+        Ok((found, next))
+    }
+
+    /// Those that began last, until `most` were looked at, whatever a page holds.
+    ///
+    /// # Errors
+    /// As [`Self::incidents`].
+    pub async fn many_incidents(
+        &self,
+        filter: &IncidentFilter,
+        most: usize,
     ) -> Result<Vec<Incident>, StoreError> {
-        let (found, _) = self.found(filter, before, limit).await?;
+        let (mut found, mut looked_at, mut place) = (Vec::new(), 0, None);
+        while looked_at < most {
+            let (page, next) = self.incidents(filter, place, MAX_INCIDENTS).await?;
+            found.extend(page);
+            looked_at += MAX_INCIDENTS;
+            place = next;
+            if place.is_none() {
+                break;
+            }
+        }
         Ok(found)
     }
 
@@ -94,7 +116,7 @@ impl Store {
         filter: &IncidentFilter,
         before: Option<IncidentPlace>,
         limit: usize,
-    ) -> Result<(Vec<Incident>, Vec<Unreadable>), StoreError> {
+    ) -> Result<(Vec<Incident>, Vec<Unreadable>, Option<IncidentPlace>), StoreError> {
         let mut values = vec![Value::Text(&self.0.lease)];
         let mut conditions = vec!["lease = $1".to_owned()];
         let mut add = |condition: &str, value| {
@@ -120,21 +142,26 @@ impl Store {
             values.push(Value::Blob(place.id.as_bytes()));
             conditions.push(format!("{last} OR id < ${})", values.len()));
         }
+        let limit = limit.clamp(1, MAX_INCIDENTS);
         let sql = format!(
             "SELECT id, since_ms, data FROM incident WHERE {} ORDER BY since_ms DESC, id DESC LIMIT {}",
             conditions.join(" AND "),
-            limit.clamp(1, MAX_INCIDENTS)
+            limit
         );
         let mut transaction = self.read().await?;
         let rows = transaction.fetch(&sql, &values).await;
         drop(transaction);
+        let rows = rows.doing("reading incidents")?;
         let mut bad = Vec::new();
         let mut found = Vec::new();
-        for row in rows.doing("reading incidents")? {
-            found.extend(read(&row, &mut bad)?);
+        for row in &rows {
+            found.extend(read(row, &mut bad)?);
         }
+        // By what is there, not by what could be read: the next ones are behind it all the same.
+        let last = rows.last().filter(|_| rows.len() == limit);
+        let next = last.map(place).transpose()?;
         self.set_aside(&bad).await?;
-        Ok((found, bad))
+        Ok((found, bad, next))
     }
 
     /// One incident; none when there is none of this id.
@@ -171,8 +198,8 @@ impl Store {
             resolved_since: Some(since),
             ..IncidentFilter::default()
         };
-        let (mut standing, bad) = self.found(&open, None, MAX_INCIDENTS).await?;
-        standing.extend(self.incidents(&over, None, MAX_INCIDENTS).await?);
+        let (mut standing, bad, _) = self.found(&open, None, MAX_INCIDENTS).await?;
+        standing.extend(self.incidents(&over, None, MAX_INCIDENTS).await?.0);
         let mut unread = Unread::default();
         for bad in bad {
             let of = match bad.is_unknown {
@@ -183,6 +210,14 @@ impl Store {
         }
         Ok((standing, unread))
     }
+}
+
+fn place(row: &Row) -> Result<IncidentPlace, StoreError> {
+    let doing = "reading incidents";
+    Ok(IncidentPlace {
+        since: Timestamp::from_millis(row.int(1).doing(doing)?),
+        id: Uuid::from_slice(row.blob(0).doing(doing)?).unwrap_or_default(),
+    })
 }
 
 fn read(row: &Row, bad: &mut Vec<Unreadable>) -> Result<Option<Incident>, StoreError> {

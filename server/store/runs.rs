@@ -40,6 +40,8 @@ pub struct RunFilter {
     pub heard_since: Option<Timestamp>,
     /// Ended by this.
     pub cause: Option<Cause>,
+    /// Ended against everyone's will.
+    pub only_interrupted: bool,
 }
 
 impl Store {
@@ -189,7 +191,6 @@ pub(super) async fn page_of(
         Value::Int(at),
         Value::Int(id),
         Value::Text(lease),
-        Value::Text(filter.cause.map_or("", Cause::name)),
     ];
     values.extend(name.as_deref().map(Value::Text));
     // The runs of one job or name are few: by the index of names, not by those of times through all. Names of jobs
@@ -197,7 +198,7 @@ pub(super) async fn page_of(
     let (named, start, heard) = match (&name, &filter.job) {
         (Some(name), _) => {
             let stem = name.chars().count() - 1;
-            let range = format!("AND r.job >= $8 AND r.job < substr($8, 1, {stem}) || '0'");
+            let range = format!("AND r.job >= $7 AND r.job < substr($7, 1, {stem}) || '0'");
             (range, "r.started_ms + 0", "r.heard_ms + 0")
         }
         (None, Some(_)) => {
@@ -213,6 +214,16 @@ pub(super) async fn page_of(
         }
         false => "",
     };
+    let cause = match filter.cause {
+        Some(it) => format!("AND r.cause = '{}'", it.name()),
+        None => String::new(),
+    };
+    let willed = Cause::ALL.into_iter().filter(|it| !it.is_interruption());
+    let willed: Vec<String> = willed.map(|it| format!("'{}'", it.name())).collect();
+    let interrupted = match filter.only_interrupted {
+        true => format!("AND r.cause NOT IN ({})", willed.join(", ")),
+        false => String::new(),
+    };
     let of_cluster = match &filter.cluster {
         Some(it) if !it.is_empty() => "r.cluster = $1",
         _ => "($1 = '' OR r.cluster = $1)",
@@ -220,7 +231,7 @@ pub(super) async fn page_of(
     let sql = format!(
         "{select} FROM run r
          WHERE r.lease = $6 AND {of_cluster} AND ($2 = '' OR r.job = $2) AND {heard} >= $3
-         {named} AND ($7 = '' OR r.cause = $7)
+         {named} {cause} {interrupted}
          {only_last} AND ({start} < $4 OR ({start} = $4 AND r.id < $5))
          ORDER BY {start} DESC, r.id DESC LIMIT {limit}"
     );

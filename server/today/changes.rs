@@ -2,7 +2,7 @@
 //! told of drivers, GPUs and runs.
 //!
 //! Limits: events of one kind are one line a cluster; of each kind the newest [`MAX_EVENTS`] are read, and
-//! a line that counts so many says "at least".
+//! a line that counts so many says "at least". At most [`MAX_RUNS`] runs and [`MAX_INCIDENTS`] incidents are looked at.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::Look;
 use crate::auth::Grant;
 use crate::runs::KnownRun;
 use crate::store::model::{EventFilter, IncidentFilter, StoredEvent};
-use crate::store::{RunFilter, Store, StoreError};
+use crate::store::{MAX_RUNS_READ, RunFilter, Store, StoreError};
 use crate::words::incident::place_words;
 use crate::words::text::{counted, span};
 use crate::words::{self, address};
@@ -27,11 +27,11 @@ const DAY_NS: i64 = 86_400 * NANOS_PER_SECOND;
 /// Events of one kind that are looked at: a driver that is rolled out to five hundred nodes.
 const MAX_EVENTS: usize = 500;
 
-/// Runs that broke off in a day that are looked at.
-const MAX_RUNS: usize = 200;
+/// Runs that broke off in a day that are looked at, those that started last.
+const MAX_RUNS: usize = 5_000;
 
-/// Incidents that are over that are looked at.
-const MAX_INCIDENTS: usize = 200;
+/// Incidents that are over that are looked at, those that began last.
+const MAX_INCIDENTS: usize = 5_000;
 
 /// What people ask of the day before; what is wrong now is an incident.
 const KINDS: [EventKind; 7] = [
@@ -79,20 +79,26 @@ pub(super) async fn read(store: &Store, grant: &Grant, now: Timestamp) -> Result
     let filter = RunFilter {
         cluster: grant.cluster.clone(),
         heard_since: Some(from),
+        only_interrupted: true,
         ..RunFilter::default()
     };
-    let (runs, _) = store.runs(&filter, None, MAX_RUNS).await?;
-    let broke_off = |it: &KnownRun| {
-        let ending = it.facts.ending.as_ref();
-        it.facts.ended.is_some_and(|at| at >= from) && ending.is_some_and(|it| it.is_interruption())
-    };
+    let (mut failed, mut after) = (Vec::new(), None);
+    for _ in 0..MAX_RUNS / MAX_RUNS_READ {
+        let (page, next) = store.runs(&filter, after, MAX_RUNS_READ).await?;
+        failed.extend(page);
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    failed.retain(|it| it.facts.ended.is_some_and(|at| at >= from));
     let filter = IncidentFilter {
         cluster: grant.cluster.clone(),
         state: Some(State::Resolved),
         resolved_since: Some(from),
         ..IncidentFilter::default()
     };
-    let over = store.incidents(&filter, None, MAX_INCIDENTS).await?;
+    let over = store.many_incidents(&filter, MAX_INCIDENTS).await?;
     let mut events = Vec::new();
     for kind in KINDS {
         let filter = EventFilter {
@@ -104,7 +110,7 @@ pub(super) async fn read(store: &Store, grant: &Grant, now: Timestamp) -> Result
         events.extend(store.events(&filter, None, MAX_EVENTS).await?.events);
     }
     Ok(Past {
-        failed: runs.into_iter().filter(broke_off).collect(),
+        failed,
         over,
         events,
     })

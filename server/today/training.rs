@@ -1,8 +1,8 @@
 //! Rows of waste of training: runs that broke off in the last day, and runs below the target of their use.
 //!
 //! A run that broke off lost the steps since its last checkpoint, at the pace and on the GPUs that it had;
-//! the time that it was down is in the rows of its idle GPUs. A target is the job's own, else the shipped
-//! one, [`DEFAULT_MFU`]; a run that says no FLOPs is compared with none.
+//! the time that it was down is in the rows of its idle GPUs. A target is the job's own, its team's or everybody's from
+//! the tables, else the shipped one, [`DEFAULT_MFU`]; a run that says no FLOPs is compared with none.
 //!
 //! No GPU is looked up while runs are locked: a tick of data holds a shard of the fleet when it comes to
 //! the runs.
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use gpufleet_analysis::adviser::advise;
 use gpufleet_analysis::ending::Cause;
 use gpufleet_analysis::lost::WHOLE_GPU;
+use gpufleet_analysis::owner::Holder;
 use gpufleet_telemetry::identity::{Origin, attribute};
 use gpufleet_telemetry::training::JobId;
 
@@ -24,7 +25,7 @@ use crate::words::address;
 use crate::words::text::{SHOWN_CHARACTERS, counted, grouped, harmless};
 
 /// The share of a card's dense peak that training is measured by where nobody says another.
-pub const DEFAULT_MFU: f64 = 0.40;
+const DEFAULT_MFU: f64 = 0.40;
 
 /// Seconds of a day.
 const DAY_S: f64 = 86_400.0;
@@ -105,11 +106,13 @@ pub(super) fn below_target(look: &Look<'_>) -> (Vec<Waste>, BTreeMap<Origin, Unr
         match seen.flatten() {
             None => {}
             Some((Err(why), _)) => unrated.entry(origin).or_default().note(&key, &why),
-            Some((Ok(mfu), brief)) if mfu.ratio < DEFAULT_MFU => {
-                let row = of_slow(look, &key, mfu.ratio, &brief);
-                below.push((key, row));
+            Some((Ok(mfu), brief)) => {
+                let own = target(look, &key, &brief);
+                if mfu.ratio < own.unwrap_or(DEFAULT_MFU) {
+                    let row = of_slow(look, &key, (mfu.ratio, own), &brief);
+                    below.push((key, row));
+                }
             }
-            Some(_) => {}
         }
     }
     below.sort_by_key(|(_, it)| std::cmp::Reverse((it.day_cost, it.milli_gpus)));
@@ -119,17 +122,36 @@ pub(super) fn below_target(look: &Look<'_>) -> (Vec<Waste>, BTreeMap<Origin, Unr
     (below.into_iter().map(|it| it.1).collect(), unrated)
 }
 
-fn of_slow(look: &Look<'_>, key: &RunKey, mfu: f64, brief: &Brief) -> Waste {
-    let missing = 1.0 - mfu / DEFAULT_MFU;
+/// What tables aim at for a run, by the holder of the first of its GPUs that is known.
+fn target(look: &Look<'_>, key: &RunKey, brief: &Brief) -> Option<f64> {
+    let mut known = brief
+        .gpus
+        .iter()
+        .filter_map(|it| look.found.gpu(&key.cluster, it));
+    let holder = known.find_map(|it| Holder::told_by(&it.resource));
+    let holder = holder.unwrap_or_else(|| Holder {
+        job: key.run.job.name.clone(),
+        namespace: key.run.job.namespace.clone(),
+        ..Holder::default()
+    });
+    look.targets.mfu(&key.cluster, &holder, look.at.millis())
+}
+
+fn of_slow(look: &Look<'_>, key: &RunKey, (mfu, own): (f64, Option<f64>), brief: &Brief) -> Waste {
+    let (target, whose) = match own {
+        Some(own) => (own, "of its own"),
+        None => (DEFAULT_MFU, "default"),
+    };
+    let missing = 1.0 - mfu / target;
     let gpus = brief.count as f64 * missing;
     let second = brief.second(look, &key.cluster);
     Waste {
         kind: Kind::BelowTarget,
         what: format!(
-            "MFU {:.1} % on {}, below the target of {:.0} % (default)",
+            "MFU {:.1} % on {}, below the target of {:.0} % ({whose})",
             mfu * 100.0,
             counted(brief.count, "GPU", "GPUs"),
-            DEFAULT_MFU * 100.0
+            target * 100.0
         ),
         milli_gpus: (gpus * WHOLE_GPU as f64).round() as u64,
         day_cost: second.map(|it| (it * gpus * DAY_S) as i128),

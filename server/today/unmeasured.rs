@@ -6,7 +6,7 @@ use gpufleet_analysis::ledger::State;
 use gpufleet_telemetry::identity::Origin;
 
 use super::Look;
-use super::training::{DEFAULT_MFU, Unrated};
+use super::training::Unrated;
 use super::waste::{Kind, Waste};
 use crate::words::text::counted;
 
@@ -65,9 +65,8 @@ pub(super) fn of(
         one(
             unrated.count,
             format!(
-                "{} not compared with the target of {:.0} % MFU: {}{}.",
+                "{} not compared with a target of MFU: {}{}.",
                 counted(unrated.count, "running job is", "running jobs are"),
-                DEFAULT_MFU * 100.0,
                 unrated.named.join(", "),
                 match unrated.count - unrated.named.len() {
                     0 => String::new(),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpufleet_analysis::incident::{Family, Incident};
+use gpufleet_analysis::inventory::{Phase, Record};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::WHOLE_GPU;
 use gpufleet_analysis::owner::Payer;
@@ -191,18 +192,23 @@ fn status(incident: &Incident, now: Timestamp) -> String {
     }
 }
 
-/// What is idle: a row for the free GPUs of each cluster, and one for each job that holds some.
+/// What is idle: a row for the free GPUs of each cluster, one for those on nodes that take no work, and one for each job
+/// that holds some.
 pub(super) fn idle(look: &Look<'_>) -> Vec<Waste> {
     let mut clusters: BTreeMap<&Arc<str>, Vec<&Idle>> = BTreeMap::new();
     for it in &look.found.idle {
         clusters.entry(&it.key.cluster).or_default().push(it);
     }
     let mut rows = Vec::new();
+    let held_back = held_back(look);
     for (cluster, idle) in clusters {
         let (free, held): (Vec<&Idle>, Vec<&Idle>) = idle
             .into_iter()
             .partition(|it| it.state == State::Unallocated);
-        rows.extend((!free.is_empty()).then(|| of_free(look, cluster, &free)));
+        let takes_none = |it: &&Idle| **cluster == *held_back.0 && held_back.1.contains(&*it.node);
+        let (none, some): (Vec<&Idle>, Vec<&Idle>) = free.into_iter().partition(takes_none);
+        rows.extend((!some.is_empty()).then(|| of_free(look, cluster, &some)));
+        rows.extend((!none.is_empty()).then(|| of_held_back(cluster, &none)));
         let ids: BTreeSet<&str> = held.iter().map(|it| &*it.key.id).collect();
         let runs = look.app.fleet.runs().on_gpus(cluster, &ids);
         let mut jobs: BTreeMap<(Option<&RunKey>, String), Vec<&Idle>> = BTreeMap::new();
@@ -218,8 +224,40 @@ pub(super) fn idle(look: &Look<'_>) -> Vec<Waste> {
     rows
 }
 
+/// The inventory's cluster, and its nodes that are there and take no work.
+fn held_back(look: &Look<'_>) -> (Arc<str>, BTreeSet<String>) {
+    let inventory = &look.app.inventory;
+    let cluster = inventory.cluster();
+    if !inventory.has_nodes(cluster) {
+        return (Arc::clone(cluster), BTreeSet::new());
+    }
+    let known = inventory.known();
+    let takes_none = |it: &&Record| matches!(it.told_phase(), Phase::Cordoned | Phase::NotReady);
+    let nodes = known.records().filter(takes_none);
+    let names = nodes.map(|it| it.node.name.to_string()).collect();
+    (Arc::clone(cluster), names)
+}
+
+/// Nobody who waits can have them.
+fn of_held_back(cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
+    let nodes: BTreeSet<&str> = gpus.iter().map(|it| &*it.node).collect();
+    let takes = match nodes.len() {
+        1 => "that takes",
+        _ => "that take",
+    };
+    Waste {
+        what: format!(
+            "{} on {} {takes} no work (cordoned or not ready)",
+            counted(gpus.len(), "GPU", "GPUs"),
+            counted(nodes.len(), "node", "nodes"),
+        ),
+        action: "Mend and uncordon, or give back; the page Queue names what is held back."
+            .to_owned(),
+        ..of_nobody(cluster, gpus)
+    }
+}
+
 fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
-    let owner = gpus.first();
     // By node how many are free.
     let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
     for it in gpus {
@@ -239,16 +277,23 @@ fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
         ),
     };
     Waste {
-        kind: Kind::Free,
         what: format!(
             "{} on {} that nobody holds",
             counted(gpus.len(), "GPU", "GPUs"),
             counted(nodes.len(), "node", "nodes"),
         ),
+        action,
+        ..of_nobody(cluster, gpus)
+    }
+}
+
+fn of_nobody(cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
+    let payer = gpus.first().map(|it| it.payer.name().to_owned());
+    Waste {
+        kind: Kind::Free,
         place: format!("cluster {cluster}"),
         address: address::cluster(cluster),
-        owner: owner.map_or(String::new(), |it| it.payer.name().to_owned()),
-        action,
+        owner: payer.unwrap_or_default(),
         ..of_idle(cluster, gpus)
     }
 }

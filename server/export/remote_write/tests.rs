@@ -66,7 +66,7 @@ struct Bench {
     app: App,
     told: Shared,
     target: RemoteWrite,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 async fn bench() -> Bench {
@@ -98,7 +98,7 @@ async fn bench() -> Bench {
         app,
         told,
         target,
-        _folder: folder,
+        folder,
     }
 }
 
@@ -194,10 +194,51 @@ async fn each_minute_is_pushed_once_in_messages_of_bounded_size_and_the_cursor_s
 }
 
 #[tokio::test]
+async fn a_target_of_several_is_told_whose_the_samples_are_and_a_user_with_the_password() {
+    let bench = bench().await;
+    let clock: Arc<dyn Clock> = Arc::new(Standing);
+    let config = RemoteWriteConfig {
+        url: "http://127.0.0.1:1/api/v1/write".to_owned(),
+        token_file: bench.folder.path().join("token"),
+        user: "123456".to_owned(),
+        tenant: "team-a".to_owned(),
+        ..RemoteWriteConfig::default()
+    };
+    let target = RemoteWrite::new(&config, &clock).unwrap().unwrap();
+    let headers: http::HeaderMap = target.headers().unwrap().into_iter().collect();
+    assert_eq!(headers["authorization"], "Basic MTIzNDU2OmEtc2VjcmV0");
+    assert!(headers["authorization"].is_sensitive());
+    assert_eq!(headers["x-scope-orgid"], "team-a");
+    let refused = |change: &dyn Fn(&mut RemoteWriteConfig)| {
+        let mut config = config.clone();
+        change(&mut config);
+        RemoteWrite::new(&config, &clock)
+            .err()
+            .expect("it is refused")
+    };
+    assert!(refused(&|it| it.user = "a:b".to_owned()).starts_with("remote_write.user holds a `:`"));
+    assert!(refused(&|it| it.tenant = "a\nb".to_owned()).starts_with("remote_write.tenant"));
+    assert!(
+        refused(&|it| it.token_file = PathBuf::new()).contains("without remote_write.token_file")
+    );
+}
+
+#[tokio::test]
 async fn without_a_cursor_it_begins_now_and_not_with_the_whole_past() {
     let mut bench = bench().await.filled().await;
     bench.round(&mut None).await.unwrap();
     assert_eq!(bench.taken().0, 0);
+}
+
+#[tokio::test]
+async fn a_cursor_of_a_clock_that_was_ahead_is_not_waited_for() {
+    let mut bench = bench().await.filled().await;
+    let ahead = FIRST.0 + 1_000_000;
+    bench.starts_at(Minute(ahead)).await;
+    let mut kept = None;
+    bench.round(&mut kept).await.unwrap();
+    let newest = bench.app.pushed.newest.load(Ordering::Relaxed);
+    assert!((FIRST.0..ahead).contains(&newest), "{newest}");
 }
 
 #[tokio::test]

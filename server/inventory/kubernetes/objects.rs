@@ -39,6 +39,8 @@ const SHARING: [&str; 2] = [
     "cloud.google.com/gke-gpu-partition-size",
 ];
 const REPLICAS: &str = "nvidia.com/gpu.replicas";
+/// Of how many slices an instance is that is given out as a GPU.
+const SLICES: &str = "nvidia.com/gpu.slices.gi";
 
 /// Taints that say nothing of for whom a node is kept: who asks for GPUs tolerates them, or they are told
 /// as cordoned and not ready.
@@ -209,7 +211,10 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
     }
     let replicas = labels.get(REPLICAS).and_then(|it| it.parse::<u32>().ok());
     let is_labelled = SHARING.iter().any(|it| labels.contains_key(*it));
-    let is_shared = shares > 0 || is_labelled || replicas.is_some_and(|it| it > 1);
+    // Instances that are given out as GPUs (MIG strategy `single`) are told by labels alone.
+    let slices = labels.get(SLICES).is_some_and(|it| it != "0");
+    let is_cut = slices || model.to_ascii_uppercase().contains("-MIG-");
+    let is_shared = shares > 0 || is_labelled || is_cut || replicas.is_some_and(|it| it > 1);
     let (can_whole, can_shares) = counted(&status.allocatable);
     let condition = status.conditions.iter().find(|it| it.kind == "Ready");
     let ready = match condition.map(|it| it.status.as_str()) {

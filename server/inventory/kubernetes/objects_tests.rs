@@ -133,6 +133,26 @@ fn nodes_without_gpus_are_none_those_that_wait_for_their_driver_and_those_with_s
     let mig = json!({"nvidia.com/gpu": null, "nvidia.com/mig-1g.10gb": "56"});
     let mig = shared(&json!({"status": {"capacity": mig, "allocatable": mig}}));
     assert_eq!((mig.gpus, mig.allocatable, mig.is_shared), (56, 56, true));
+    for (label, value, is_shared) in [
+        (
+            "nvidia.com/gpu.product",
+            "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb",
+            true,
+        ),
+        ("nvidia.com/gpu.slices.gi", "1", true),
+        ("nvidia.com/gpu.slices.gi", "0", false),
+        ("nvidia.com/mig.strategy", "single", false),
+    ] {
+        let labels = json!({"cloud.google.com/gke-accelerator": null, label: value});
+        let single = json!({"nvidia.com/gpu": "56"});
+        let status = json!({"capacity": single, "allocatable": single});
+        let single = shared(&json!({"metadata": {"labels": labels}, "status": status}));
+        assert_eq!(
+            (single.gpus, single.is_shared),
+            (56, is_shared),
+            "{label}={value}"
+        );
+    }
 }
 
 fn read_pod(more: &Value) -> Pod {

@@ -1,7 +1,7 @@
 //! Nodes that stand free by habit: of each kind in a cluster how many were free as a whole, hour by hour.
 //!
-//! Only nodes that are there now count, that are rented by the hour, and that no commitment covers: one that is
-//! bought or committed costs the same when it is off. The ledger is read a day at a time.
+//! Only nodes that are there now count, that are rented by the hour, and no more of them than run beyond what somebody
+//! committed to: one that is bought or committed to costs the same when it is off. The ledger is read a day at a time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -11,7 +11,7 @@ use gpufleet_analysis::shutdown::{HourSeen, WEEK, WEEKS, Window, windows};
 use gpufleet_telemetry::identity::{Origin, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::{PricedGpu, by_node, is_committed, node};
+use super::{Committed, PricedGpu, by_node, node};
 use crate::App;
 use crate::money::now::MoneySnapshot;
 use crate::money::{Machine, Terms};
@@ -47,6 +47,8 @@ struct Whole {
 #[derive(Default)]
 struct Nodes {
     of: BTreeMap<Kind, Vec<Whole>>,
+    /// How many of them are paid for all the same.
+    committed: HashMap<Kind, usize>,
     origins: HashMap<Arc<str>, Origin>,
 }
 
@@ -107,8 +109,19 @@ pub(super) async fn off(
 
 fn nodes(app: &App, terms: &Terms, found: &MoneySnapshot, at: Timestamp) -> Nodes {
     let mut nodes = Nodes::default();
+    let committed = Committed::of(app, terms, found, at);
+    // What is committed to in a region, as far as no cluster there has taken it up.
+    let mut left: HashMap<(String, String), usize> = HashMap::new();
+    let mut like: BTreeMap<Kind, (String, String)> = BTreeMap::new();
     for ((cluster, name), gpus) in by_node(found) {
-        if let Some(kind) = kind(app, terms, (cluster, name), &gpus, at) {
+        if let Some((kind, region, of_these)) =
+            kind(app, (terms, &committed), (cluster, name), &gpus, at)
+        {
+            if of_these > 0 {
+                let its = (kind.1.clone(), region);
+                left.insert(its.clone(), of_these);
+                like.insert(kind.clone(), its);
+            }
             let origin = gpus[0].1.resource.origin();
             nodes.origins.insert(Arc::clone(cluster), origin);
             let whole = Whole {
@@ -117,6 +130,12 @@ fn nodes(app: &App, terms: &Terms, found: &MoneySnapshot, at: Timestamp) -> Node
             };
             nodes.of.entry(kind).or_default().push(whole);
         }
+    }
+    for (kind, its) in like {
+        let left = left.entry(its).or_default();
+        let taken = nodes.of.get(&kind).map_or(0, Vec::len).min(*left);
+        *left -= taken;
+        nodes.committed.insert(kind, taken);
     }
     nodes
 }
@@ -138,7 +157,8 @@ fn count(
                     .iter()
                     .all(|id| free.contains(&(&*it.cluster, &**id)))
             };
-            let count = all.iter().filter(is_free).count();
+            let rented = all.len() - nodes.committed.get(kind).copied().unwrap_or(0);
+            let count = all.iter().filter(is_free).count().min(rented);
             let free = u32::try_from(count).unwrap_or(u32::MAX);
             match seen.get_mut(kind) {
                 Some(seen) => seen.push(HourSeen { hour, free }),
@@ -148,25 +168,62 @@ fn count(
     }
 }
 
-/// The kind of a node; none of one that costs the same when it is off, or has no price.
+/// The kind of a node, its region, and how many like it there are committed to; none of one that costs the same when
+/// it is off, or has no price.
 fn kind(
     app: &App,
-    terms: &Terms,
+    (terms, committed): (&Terms, &Committed),
     (cluster, name): (&Arc<str>, &str),
     gpus: &[(&Arc<str>, &PricedGpu)],
     at: Timestamp,
-) -> Option<Kind> {
+) -> Option<(Kind, String, usize)> {
     let first = &gpus.first()?.1.resource;
     let model = first.attribute(attribute::GPU_MODEL).unwrap_or_default();
     let resource = node(app, cluster, name);
     let machine = Machine::told(cluster, resource.as_deref(), model, 1);
     let at_ms = at.millis();
-    let (priced_as, _, _) = terms.machine(&machine, at_ms, at_ms + 1);
+    let (priced_as, basis, _) = terms.machine(&machine, at_ms, at_ms + 1);
     let is_rented = !priced_as.is_empty() && priced_as == machine.machine_type;
-    if !is_rented || is_committed(terms, &machine, at_ms) {
+    if !is_rented || committed.covers(&machine, basis) {
         return None;
     }
     let seconds: Option<i64> = gpus.iter().map(|it| it.1.second).sum();
     let hour = seconds?.checked_mul(3_600)?;
-    Some((cluster.to_string(), machine.machine_type.to_owned(), hour))
+    let of_these = committed.nodes(&machine, basis);
+    let kind = (cluster.to_string(), machine.machine_type.to_owned(), hour);
+    Some((kind, machine.region.to_owned(), of_these))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_are_committed_to_are_no_free_ones() {
+        let kind: Kind = ("prod".to_owned(), "a3".to_owned(), 1);
+        let ids = ["GPU-0", "GPU-1", "GPU-2", "GPU-3"].map(Arc::<str>::from);
+        let prod = Arc::<str>::from("prod");
+        let whole = |id: &Arc<str>| Whole {
+            cluster: Arc::clone(&prod),
+            ids: vec![Arc::clone(id)],
+        };
+        let nodes = Nodes {
+            of: BTreeMap::from([(kind.clone(), ids.iter().map(whole).collect())]),
+            committed: HashMap::from([(kind.clone(), 1)]),
+            origins: HashMap::new(),
+        };
+        let all = ids.iter().map(|id| (prod.to_string(), id.to_string()));
+        let two = all.clone().take(2).collect();
+        let free = FreeHours::from([(5, all.collect()), (6, two)]);
+        let mut seen = Seen::new();
+        count(
+            &nodes,
+            &HashSet::from(["prod".to_owned()]),
+            5..8,
+            &free,
+            &mut seen,
+        );
+        let free: Vec<u32> = seen[&kind].iter().map(|it| it.free).collect();
+        assert_eq!(free, [3, 2, 0]);
+    }
 }

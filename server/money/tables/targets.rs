@@ -1,7 +1,8 @@
 //! Targets of one's own: by how much activity time is efficient, from a date until a date, for a job, a team, or all.
 //!
 //! A job's own goes before its team's, that before those of everybody, and all of them before what is shipped; the
-//! first of those whose measure is told of a minute counts. MFU is not told by the minute, so it is no measure here.
+//! first of those whose measure is told of a minute counts. MFU is not told by the minute: no time is held against it,
+//! but a run as a whole is, on page Today.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +18,14 @@ pub(super) const TARGETS: [&str; 7] = [
 ];
 
 /// What may be aimed at.
-const MEASURES: [(&str, Measure); 2] = [
-    ("tensor_active", Measure::TensorActive),
-    ("sm_active", Measure::SmActive),
+const MEASURES: [(&str, Option<Measure>); 3] = [
+    ("tensor_active", Some(Measure::TensorActive)),
+    ("sm_active", Some(Measure::SmActive)),
+    ("mfu", None),
 ];
+
+/// Millionths of one.
+const WHOLE: i64 = 1_000_000;
 
 /// Nano-units of a millionth.
 const NANO_PER_MILLIONTH: i64 = 1_000;
@@ -40,7 +45,9 @@ pub struct Row {
     cluster: String,
     team: String,
     job: String,
-    target: Target,
+    /// None: MFU, of a run as a whole.
+    measure: Option<Measure>,
+    least_millionths: i64,
 }
 
 impl Targets {
@@ -56,19 +63,36 @@ impl Targets {
 
     /// What is aimed at by a holder of GPUs of a cluster at a moment, the nearest first.
     pub fn of(&self, cluster: &str, holder: &Holder, at_ms: i64) -> Vec<Target> {
-        if self.rows.is_empty() {
-            return Vec::new();
-        }
+        let its = self.rows_of(cluster, holder, at_ms);
+        let its = its.filter_map(|it| {
+            let least = it.least_millionths;
+            it.measure.map(|measure| Target { measure, least })
+        });
+        its.collect()
+    }
+
+    /// The MFU that a run of a holder of GPUs of a cluster is to reach, a share of 1; none where no row says one.
+    pub fn mfu(&self, cluster: &str, holder: &Holder, at_ms: i64) -> Option<f64> {
+        let mut its = self.rows_of(cluster, holder, at_ms);
+        let nearest = its.find(|it| it.measure.is_none())?;
+        Some(nearest.least_millionths as f64 / WHOLE as f64)
+    }
+
+    /// The rows for a holder at a moment, the nearest first.
+    fn rows_of<'a>(
+        &'a self,
+        cluster: &'a str,
+        holder: &'a Holder,
+        at_ms: i64,
+    ) -> impl Iterator<Item = &'a Row> {
         let payer = self.owners.payer(holder, at_ms);
         let is_of = |named: &str, has: &str| named.is_empty() || named == has;
-        let is_its = |it: &&Row| {
+        self.rows.iter().filter(move |it| {
             it.span.holds_at(at_ms)
                 && is_of(&it.cluster, cluster)
                 && is_of(&it.team, payer.name())
                 && (is_of(&it.job, &holder.job) || holder.is_called(&it.job))
-        };
-        let its = self.rows.iter().filter(is_its);
-        its.map(|it| it.target).collect()
+        })
     }
 
     /// That rows for the same overlap in time, one sentence for each of these.
@@ -148,7 +172,7 @@ impl Row {
 
     /// Its measure as tables have it.
     fn measure(&self) -> &'static str {
-        let known = MEASURES.iter().find(|it| it.1 == self.target.measure);
+        let known = MEASURES.iter().find(|it| it.1 == self.measure);
         known.map_or("", |it| it.0)
     }
 }
@@ -174,22 +198,13 @@ fn target(fields: &[String]) -> Result<Row, String> {
         return Err("it has not as many fields as columns".to_owned());
     };
     let known = MEASURES.iter().find(|it| it.0 == measure);
-    let measure = match (known, measure.as_str()) {
-        (Some(known), _) => known.1,
-        (None, "mfu") => {
-            return Err(
-                "MFU is not told by the minute: tensor_active and sm_active are".to_owned(),
-            );
-        }
-        (None, other) => {
-            return Err(format!(
-                "the measure `{other}` is none of tensor_active, sm_active"
-            ));
-        }
-    };
+    let measure = known.map(|it| it.1).ok_or_else(|| {
+        let all = MEASURES.map(|it| it.0).join(", ");
+        format!("the measure `{measure}` is none of {all}")
+    })?;
     let share = money::parse(least).map_err(|error| format!("`{least}` {error}"))?;
     let least_millionths = share / NANO_PER_MILLIONTH;
-    if !(1..=1_000_000).contains(&least_millionths) {
+    if !(1..=WHOLE).contains(&least_millionths) {
         return Err(format!("`{least}` is no share above 0 and up to 1"));
     }
     Ok(Row {
@@ -197,10 +212,8 @@ fn target(fields: &[String]) -> Result<Row, String> {
         cluster: cluster.clone(),
         team: team.clone(),
         job: job.clone(),
-        target: Target {
-            measure,
-            least: least_millionths,
-        },
+        measure,
+        least_millionths,
     })
 }
 
@@ -252,6 +265,38 @@ mod tests {
     }
 
     #[test]
+    fn the_mfu_of_a_run_has_rows_of_its_own_that_no_time_is_held_against() {
+        let text = "from,until,cluster,team,job,measure,least\n\
+            2026-01-01,,,,,mfu,0.35\n\
+            2026-01-01,,,,tune,mfu,0.25\n\
+            2026-01-01,,,,tune,sm_active,0.5\n";
+        let (rows, findings) = targets(text);
+        assert_eq!(findings, [""; 0]);
+        let targets = Targets::new(&Owners::default(), rows);
+        let mfu = |job: &str| {
+            let job = job.to_owned();
+            let holder = Holder {
+                job,
+                ..Holder::default()
+            };
+            targets.mfu(
+                "prod",
+                &holder,
+                table::moment("2026-11-01").expect("a date"),
+            )
+        };
+        assert_eq!(
+            (mfu("jobset:ml/tune"), mfu("jobset:ml/train")),
+            (Some(0.25), Some(0.35))
+        );
+        assert_eq!(Targets::default().mfu("prod", &Holder::default(), 0), None);
+        assert_eq!(
+            of(text, "prod", "jobset:ml/tune", "2026-11-01"),
+            [(Measure::SmActive, 500_000)]
+        );
+    }
+
+    #[test]
     fn rows_for_the_same_that_overlap_are_told_once_and_those_that_follow_one_another_are_not() {
         let text = "from,until,cluster,team,job,measure,least\n\
             2026-01-01,2026-03-01,,,,sm_active,0.5\n\
@@ -297,14 +342,13 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_named() {
         let text = "from,until,cluster,team,job,measure,least\n\
-            2026-01-01,,,a,,mfu,0.4\n2026-01-01,,,a,,speed,0.4\n\
+            2026-01-01,,,a,,speed,0.4\n\
             2026-01-01,,,a,,sm_active,0\n2026-01-01,,,a,,sm_active,40\nsoon,,,a,,sm_active,0.4\n";
         let expected = [
-            "line 2: MFU is not told by the minute: tensor_active and sm_active are",
-            "line 3: the measure `speed` is none of tensor_active, sm_active",
-            "line 4: `0` is no share above 0 and up to 1",
-            "line 5: `40` is no share above 0 and up to 1",
-            "line 6: `soon` is no date",
+            "line 2: the measure `speed` is none of tensor_active, sm_active, mfu",
+            "line 3: `0` is no share above 0 and up to 1",
+            "line 4: `40` is no share above 0 and up to 1",
+            "line 5: `soon` is no date",
         ];
         assert_eq!(targets(text).1, expected);
     }

@@ -7,7 +7,7 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::super::{ReplayError, Then, became_another};
 use crate::notify::own;
-use crate::store::model::{IncidentFilter, IncidentPlace};
+use crate::store::model::IncidentFilter;
 use crate::store::{self, Store};
 
 /// Most incidents of then that are compared.
@@ -29,21 +29,16 @@ pub(super) async fn read(
     };
     let (mut found, mut place) = (Vec::new(), None);
     loop {
-        let page = store
-            .incidents(&filter, place, store::MAX_INCIDENTS)
-            .await?;
-        let is_last = page.len() < store::MAX_INCIDENTS;
-        place = page.last().map(|it| IncidentPlace {
-            since: it.since,
-            id: it.id,
-        });
+        let page = store.incidents(&filter, place, store::MAX_INCIDENTS);
+        let (page, next) = page.await?;
+        place = next;
         let is_then = |it: &Incident| {
             let began = it.since < until && it.opened_at.is_some();
             let is_over = it.resolved_at.is_some_and(|at| at < from);
             began && !is_over && !own::is_own(&it.place) && !became_another(it)
         };
         found.extend(page.into_iter().filter(is_then));
-        if is_last || found.len() >= MAX_THEN {
+        if place.is_none() || found.len() >= MAX_THEN {
             return Ok(found);
         }
     }

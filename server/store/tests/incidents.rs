@@ -55,7 +55,7 @@ fn expiry(events: Timestamp) -> Expiry {
 
 async fn read(bench: &Bench, filter: IncidentFilter) -> Vec<Incident> {
     let found = bench.store.incidents(&filter, None, 100).await;
-    found.expect("the store answers")
+    found.expect("the store answers").0
 }
 
 both! {
@@ -70,7 +70,7 @@ both! {
         assert_eq!(bench.store.incident(all[0].id).await.unwrap().as_ref(), Some(&all[0]));
         let place = IncidentPlace { since: all[1].since, id: all[1].id };
         let older = bench.store.incidents(&IncidentFilter::default(), Some(place), 100).await;
-        assert_eq!(older.unwrap(), all[2..]);
+        assert_eq!(older.unwrap(), (all[2..].to_vec(), None));
         for filter in [
             IncidentFilter { cluster: Some("other".into()), ..IncidentFilter::default() },
             IncidentFilter { family: Some(Family::Heat), ..IncidentFilter::default() },
@@ -96,6 +96,28 @@ both! {
         let gone = bench.store.retain(&expiry(over.shifted(1_000_000))).await.unwrap();
         assert_eq!(gone.others, 1);
         assert_eq!(read(bench, IncidentFilter::default()).await.len(), 2);
+    }
+}
+
+both! {
+    async fn one_that_cannot_be_read_ends_no_list_before_those_behind_it(bench) {
+        let (_, all) = made(5);
+        bench.store.write_incidents(&all, &[], bench.token).await.unwrap();
+        let spoil = "UPDATE incident SET data = replace(data, 'gpu_fault', 'of_a_newer_version') WHERE since_ms =
+            (SELECT MAX(since_ms) FROM incident)";
+        assert_eq!(bench.execute(spoil).await, 1);
+        let (mut pages, mut place) = (Vec::new(), None);
+        loop {
+            let (page, next) = bench.store.incidents(&IncidentFilter::default(), place, 2).await.unwrap();
+            pages.push(page.iter().map(|it| it.id.as_u128()).collect::<Vec<_>>());
+            place = next;
+            if place.is_none() {
+                break;
+            }
+        }
+        assert_eq!(pages, [vec![4], vec![3, 2], vec![1]], "the newest is the one");
+        let many = bench.store.many_incidents(&IncidentFilter::default(), 1).await.unwrap();
+        assert_eq!(many.len(), 4);
     }
 }
 

@@ -126,6 +126,12 @@ both! {
         assert_eq!(names(&last, 3).await, (vec![2], true));
         let other = RunFilter { cluster: Some("other".into()), ..RunFilter::default() };
         assert_eq!(names(&other, 3).await, (vec![], true));
+        for (attempt, cause) in [(2, "finished"), (1, "node_lost"), (0, "of_a_newer_version")] {
+            bench.execute(&format!("UPDATE run SET cause = '{cause}' WHERE attempt = {attempt}")).await;
+        }
+        let broke_off = RunFilter { only_interrupted: true, ..RunFilter::default() };
+        assert_eq!(names(&broke_off, 1).await, (vec![1], false), "what went well takes no room");
+        assert_eq!(names(&broke_off, 2).await, (vec![1, 0], true));
         assert_eq!(bench.int("SELECT COUNT(*) FROM set_aside").await, 0, "facts were not looked at");
     }
 }

@@ -67,6 +67,32 @@ fn tell(server: &Fixture) {
 }
 
 #[tokio::test]
+async fn what_is_free_on_a_node_that_takes_no_work_is_for_nobody_who_waits() {
+    for (cordoned, what) in [
+        (false, "that nobody holds"),
+        (true, "no work (cordoned or not ready)"),
+    ] {
+        let server = asking().await;
+        let names = (0..8).map(|number| format!("h100-{number:02}"));
+        let nodes = names.map(|name| Node {
+            cordoned,
+            ..node(&name)
+        });
+        server.inventory.known().all_nodes(nodes.collect(), NOW);
+        let today = server.json("/api/v1/today").await;
+        let waste = today["sections"][0]["waste"].as_array().unwrap().iter();
+        let free: Vec<&Value> = waste.filter(|it| it["kind"] == "free").collect();
+        assert_eq!(free.len(), 1, "{free:?}");
+        assert!(
+            free[0]["what"].as_str().unwrap().ends_with(what),
+            "{free:?}"
+        );
+        let is_offered = free[0]["action"].as_str().unwrap().contains("who waits");
+        assert_eq!(is_offered, !cordoned, "{free:?}");
+    }
+}
+
+#[tokio::test]
 async fn who_waits_stands_there_with_the_schedulers_words_and_what_is_free_with_the_largest_gang() {
     let server = asking().await;
     tell(&server);

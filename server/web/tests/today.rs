@@ -136,7 +136,7 @@ async fn who_could_do_with_less_is_a_row_beside_the_sum_that_leads_to_its_figure
     let said = before["sections"][0]["not_measured"].to_string();
     assert!(said.contains("not worked out yet"), "{said}");
     // Each job that is compared with no target is named with what it lacks.
-    let lacks = "1 running job is not compared with the target of 40 % MFU: ";
+    let lacks = "1 running job is not compared with a target of MFU: ";
     assert!(said.contains(lacks), "{said}");
     assert!(said.contains("llama (the run gives no FLOPs)."), "{said}");
 
@@ -381,6 +381,31 @@ async fn a_run_below_its_target_is_ranked_and_in_no_sum() {
     assert_eq!(dollars(&slow["nano_per_day"]), 120);
     let sum = |it: &Value| it["sections"][0]["waste_nano_per_day"].clone();
     assert_eq!(sum(&today), sum(&before));
+}
+
+#[tokio::test]
+async fn a_run_is_held_against_the_mfu_of_its_own_that_a_table_says() {
+    let folder = tempfile::tempdir().unwrap();
+    for (least, row_of) in [
+        ("0.15", None),
+        ("0.25", Some("below the target of 25 % (of its own)")),
+    ] {
+        let table = folder.path().join("targets.csv");
+        let rows = format!(
+            "from,until,cluster,team,job,measure,least\n2020-01-01,,prod,,slow,mfu,{least}\n"
+        );
+        std::fs::write(&table, rows).unwrap();
+        let mut config = Config::for_tests();
+        config.cost.tables = vec![table.display().to_string()];
+        let server = server_with(config, fixture::fleet(), false).await;
+        jobs::put_one(&server, "team/slow/u4", GPU, false).await;
+        let today = server.json("/api/v1/today").await;
+        let slow = row(&today, "live", "below_target").map(|it| it["what"].as_str().unwrap());
+        match row_of {
+            None => assert_eq!(slow, None, "20 % of 15 %"),
+            Some(says) => assert!(slow.is_some_and(|it| it.contains(says)), "{slow:?}"),
+        }
+    }
 }
 
 #[tokio::test]
