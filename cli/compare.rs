@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::Answer;
 use crate::ask;
 use crate::client::Client;
-use crate::jobs;
 use crate::ladder::gain;
+use crate::named;
 use crate::table::Table;
 use crate::words;
 
@@ -28,10 +28,9 @@ pub(crate) struct Runs {
 
 /// The answer.
 pub(crate) fn answer(client: &Client, runs: &Runs) -> anyhow::Result<Answer> {
-    let mut names = jobs::Names::new(|| jobs::all(client, None));
     // The runs of a side as the API names them.
-    let mut side = |asked: &str| -> anyhow::Result<String> {
-        let runs = asked.split(',').map(|it| names.run(it));
+    let side = |asked: &str| -> anyhow::Result<String> {
+        let runs = asked.split(',').map(|it| named::run(client, it));
         Ok(runs.collect::<anyhow::Result<Vec<_>>>()?.join(","))
     };
     let (a, b) = (side(&runs.a)?, side(&runs.b)?);

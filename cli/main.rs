@@ -34,6 +34,8 @@ mod find;
 
 mod queue;
 
+mod named;
+
 mod jobs;
 
 mod compare;

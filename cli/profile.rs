@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::Answer;
 use crate::ask;
 use crate::client::Client;
-use crate::jobs;
+use crate::named;
 use crate::tell::seconds;
 use crate::words;
 
@@ -59,7 +59,7 @@ struct Rank {
 /// The answer; bad news when there is no profile.
 pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
     let (run, number) = parts(&asked.run, asked.rank)?;
-    let place = jobs::Names::new(|| jobs::all(client, None)).run(&run)?;
+    let place = named::run(client, &run)?;
     let rank = rank(&client.get(&run_path(&place)?)?, number)?;
     let agents = ask::all(client, "/agents", &[])?;
     let agent = agent(&agents.items, &rank)?;
