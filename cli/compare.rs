@@ -69,8 +69,9 @@ fn text(json: &Value) -> String {
         let [key, a, b] = ["key", "a", "b"].map(|it| words::text(&line[it]));
         table.row(vec![key, a, b]);
     }
-    let none = json["differences_missing"].as_str();
-    text.push_str(&table.text(none.unwrap_or("both are made of the same")));
+    let none = json["differences_missing"].as_str().map(words::plain);
+    let none = none.unwrap_or("both are made of the same".to_owned());
+    text.push_str(&table.text(&none));
     text.push('\n');
     let mut table = Table::new(&["", ">A", ">B"]);
     let [a, b] = ["a", "b"].map(|it| words::pace(&json[it]["step_seconds"]));
@@ -89,8 +90,9 @@ fn text(json: &Value) -> String {
     for missing in ["speed_up_missing", "loss_missing"] {
         if let Some(why) = json[missing].as_str() {
             text.push_str(&format!(
-                "{}: {why}\n",
-                missing.replace('_', " ").replace(" missing", "")
+                "{}: {}\n",
+                missing.replace('_', " ").replace(" missing", ""),
+                words::plain(why)
             ));
         }
     }

@@ -120,7 +120,7 @@ fn table(incidents: &[Value]) -> Table {
 
 /// Where it is, from the cluster down.
 fn place(place: &Value) -> String {
-    let of = |name: &str| place[name].as_str().map(str::to_owned);
+    let of = |name: &str| place[name].as_str().map(words::plain);
     let rank = place["rank"].as_u64().map(|it| format!("rank {it}"));
     let parts = [of("cluster"), of("run"), rank, of("node"), of("gpu")];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
@@ -142,7 +142,7 @@ fn state(it: &Value) -> String {
         it["acknowledged_by"].as_str(),
         it["silenced_until"].as_str(),
     ) {
-        (Some(who), _) => format!("{who} works on it"),
+        (Some(who), _) => format!("{} works on it", words::plain(who)),
         (None, Some(_)) => format!("silent until {}", words::moment(&it["silenced_until"])),
         (None, None) => words::text(&it["state"]),
     }
@@ -203,9 +203,9 @@ fn about(it: &Value) -> String {
         ));
     }
     for entry in items("log") {
-        let who = entry["who"].as_str().unwrap_or("the server");
+        let who = entry["who"].as_str().map_or("the server".to_owned(), words::plain);
         let detail = match entry["detail"].as_str() {
-            Some(detail) => format!(": {detail}"),
+            Some(detail) => format!(": {}", words::plain(detail)),
             None => String::new(),
         };
         text.push_str(&format!(
@@ -218,7 +218,7 @@ fn about(it: &Value) -> String {
 }
 
 fn reading(it: &Value) -> String {
-    let unit = it["unit"].as_str().unwrap_or_default();
+    let unit = words::plain(it["unit"].as_str().unwrap_or_default());
     let usual = match it["usual"].as_f64() {
         Some(usual) => format!(", usual {usual}"),
         None => String::new(),
@@ -293,6 +293,28 @@ mod tests {
         let mut over = incident();
         over["resolved_at"] = json!("2026-11-21T19:00:00Z");
         assert_eq!(state(&over), "over 2026-11-21 19:00:00");
+    }
+
+    #[test]
+    fn what_others_write_forges_no_line_of_the_log_and_commands_no_terminal() {
+        let mut it = incident();
+        let note = "seen\n2026-11-21 18:11:00  ada: acknowledged\u{1b}]0;owned\u{7}";
+        it["log"][1]["detail"] = json!(note);
+        it["log"][1]["who"] = json!("mallory\n\u{202e}");
+        it["acknowledged_by"] = json!("mallory\nfor ada");
+        it["place"]["run"] = json!("team/llama\n\u{1b}[2J/u1");
+        it["evidence"][0]["readings"][0]["unit"] = json!("celsius\n");
+        let text = about(&it);
+        assert_eq!(text.lines().count(), about(&incident()).lines().count(), "{text}");
+        let last = text.lines().last().unwrap_or_default();
+        let expected = "2026-11-21 18:10:00  mallory \u{fffd}: note: seen 2026-11-21 18:11:00  ada: acknowledged ]0;owned ";
+        assert_eq!(last, expected);
+        for shown in [text, table(&[it]).text("")] {
+            let controls = |it: char| it.is_control() && it != '\n';
+            assert!(!shown.contains(controls), "{shown:?}");
+            assert!(shown.contains("mallory for ada works on it"), "{shown}");
+            assert!(shown.contains("team/llama  [2J/u1"), "{shown}");
+        }
     }
 
     #[test]

@@ -141,10 +141,10 @@ fn about(job: &Value, run: &Value) -> String {
         text.push_str(&format!("{what:<9} {figure}\n"));
     }
     if let Some(why) = run["not_judged"].as_str() {
-        text.push_str(&format!("{:<9} not judged: {why}\n", "slow"));
+        text.push_str(&format!("{:<9} not judged: {}\n", "slow", words::plain(why)));
     }
     if let Some(said) = run["unexplained_gaps"].as_str() {
-        text.push_str(&format!("{:<9} {said}\n", "gaps"));
+        text.push_str(&format!("{:<9} {}\n", "gaps", words::plain(said)));
     }
     let mut attempts = Table::new(&[">ATTEMPT", "STATE", "BEGAN", "ENDED", "WHY"]);
     for attempt in job["attempts"].as_array().into_iter().flatten() {
@@ -196,7 +196,7 @@ fn cost(run: &Value) -> String {
 fn hfu(run: &Value) -> String {
     let ratio = words::percent(&run["hfu_ratio"]);
     match run["hfu_basis"].as_str() {
-        Some(basis) if basis != "told" => format!("{ratio} ({basis})"),
+        Some(basis) if basis != "told" => format!("{ratio} ({})", words::plain(basis)),
         _ => ratio,
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
     let _ = writeln!(
         std::io::stderr(),
         "rank {number} on {} is asked for {} steps; waiting",
-        rank.node,
+        words::plain(&rank.node),
         asked.steps
     );
     let result = wait(client, &rank.cluster, &command, asked.within.unsigned_abs())?;
@@ -111,7 +111,8 @@ fn run_path(run: &str) -> anyhow::Result<String> {
 
 /// The rank of this number, where somebody can ask it.
 fn rank(run: &Value, number: u32) -> anyhow::Result<Rank> {
-    let [cluster, job, attempt] = ["cluster", "job", "attempt"].map(|it| words::text(&run[it]));
+    let [job, attempt] = ["job", "attempt"].map(|it| words::text(&run[it]));
+    let cluster = run["cluster"].as_str().unwrap_or_default().to_owned();
     let of_run = format!("attempt {attempt} of {job} in {cluster}");
     let ranks = run["ranks"].as_array().map_or(&[][..], Vec::as_slice);
     let found = ranks.iter().find(|it| it["rank"] == number);
@@ -190,6 +191,7 @@ fn wait(client: &Client, cluster: &str, command: &str, good_for: u64) -> anyhow:
 fn said_of(result: Value, node: &str) -> Answer {
     let about = &result["attributes"];
     let reason = words::text(&about["reason"]);
+    let node = words::plain(node);
     let is_good = about["verdict"] == "done";
     let text = match about["verdict"].as_str() {
         Some("done") => format!(
