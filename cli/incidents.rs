@@ -1,6 +1,8 @@
 //! `gpufleet incidents`: what is wrong, why, since when, what it costs; one of them with all that is known;
-//! and saying that somebody works on it.
+//! saying that somebody works on it, and writing a note to it.
 
+use anyhow::Context as _;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
@@ -17,7 +19,8 @@ use crate::words;
   gpufleet incidents                                  what is wrong now, the last begun first
   gpufleet incidents --state all --family gpu_fault   also what is over, of one kind
   gpufleet incidents 0199c0de-…                       all that is known of one
-  gpufleet incidents 0199c0de-… --acknowledge --who ada   somebody works on it (role operate)")]
+  gpufleet incidents 0199c0de-… --acknowledge --who ada   somebody works on it (role operate)
+  gpufleet incidents 0199c0de-… --note 'fan ordered'      a note in its log (role operate)")]
 pub(crate) struct Asked {
     /// The id of one.
     incident: Option<String>,
@@ -36,6 +39,9 @@ pub(crate) struct Asked {
     /// Says that somebody works on it. Needs a token of role operate.
     #[arg(long, requires = "incident")]
     acknowledge: bool,
+    /// Writes this into its log. Needs a token of role operate.
+    #[arg(long, requires = "incident", value_parser = NonEmptyStringValueParser::new())]
+    note: Option<String>,
     /// Who says so.
     #[arg(long, env = "USER", default_value = "somebody at a prompt")]
     who: String,
@@ -149,13 +155,20 @@ fn state(it: &Value) -> String {
 }
 
 fn one(client: &Client, id: &str, asked: &Asked) -> anyhow::Result<Answer> {
-    let id = tell::segment(id);
-    let json = match asked.acknowledge {
-        false => client.get(&format!("/incidents/{id}"))?,
+    let segment = tell::segment(id);
+    let acknowledged = match asked.acknowledge {
+        false => None,
         true => {
             let said = json!({"what": "acknowledge", "who": asked.who});
-            client.post(&format!("/incidents/{id}/say"), &said)?
+            Some(client.post(&format!("/incidents/{segment}/say"), &said)?)
         }
+    };
+    let json = match (&asked.note, acknowledged) {
+        (Some(note), None) => tell::note(client, id, &asked.who, note)?,
+        (Some(note), Some(_)) => tell::note(client, id, &asked.who, note)
+            .context("it is acknowledged, but the note was not taken")?,
+        (None, Some(acknowledged)) => acknowledged,
+        (None, None) => client.get(&format!("/incidents/{segment}"))?,
     };
     Ok(Answer {
         text: about(&json),

@@ -1,12 +1,13 @@
 //! `gpufleet silence`, `gpufleet routes explain`, `gpufleet channels` and `gpufleet notify test`: who is told
 //! of incidents, who is not for a while, and whether a way to people works.
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::Answer;
 use crate::ask;
-use crate::client::Client;
+use crate::client::{Client, Refusal};
 use crate::table::Table;
 use crate::words;
 
@@ -180,7 +181,11 @@ fn pattern(matches: &Value) -> String {
 fn one(client: &Client, incident: &str, silence: &Silence) -> anyhow::Result<Answer> {
     let path = format!("/incidents/{}/say", segment(incident));
     let said = json!({"what": "silence", "who": silence.who, "for_s": silence.lasts});
-    let json = client.post(&path, &said)?;
+    let mut json = client.post(&path, &said)?;
+    if !silence.note.trim().is_empty() {
+        let noted = note(client, incident, &silence.who, &silence.note);
+        json = noted.context("the incident is silent, but its note was not taken")?;
+    }
     let text = format!(
         "{} is silent until {}\n",
         words::text(&json["what"]),
@@ -191,6 +196,17 @@ fn one(client: &Client, incident: &str, silence: &Silence) -> anyhow::Result<Ans
         json,
         is_good: true,
     })
+}
+
+/// Writes a note to an incident, and gives it as it is then.
+pub(crate) fn note(
+    client: &Client,
+    incident: &str,
+    who: &str,
+    note: &str,
+) -> Result<Value, Refusal> {
+    let path = format!("/incidents/{}/say", segment(incident));
+    client.post(&path, &json!({"what": "note", "who": who, "note": note}))
 }
 
 /// `gpufleet routes explain`.
