@@ -106,7 +106,7 @@ fn is_at_least(incident: &Value, least: Severity) -> bool {
 
 fn table(incidents: &[Value]) -> Table {
     let mut table = Table::new(&[
-        "SEVERITY", "SINCE", "WHERE", "WHAT", "SURE", ">COSTS/H", ">LOST", "STATE", "ID",
+        "SEVERITY", "SINCE (UTC)", "WHERE", "WHAT", "SURE", ">COSTS/H", ">LOST", "STATE", "ID",
     ]);
     for it in incidents {
         table.row(vec![
@@ -259,6 +259,7 @@ mod tests {
     #[test]
     fn a_row_says_where_and_what_it_costs_and_what_is_not_known_is_a_dash() {
         let text = table(&[incident()]).text("");
+        assert!(text.contains("  SINCE (UTC)  "), "{text}");
         let row = text.lines().nth(1).unwrap_or_default();
         let cells = row.split("  ").map(str::trim).filter(|it| !it.is_empty());
         assert_eq!(

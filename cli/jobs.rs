@@ -99,7 +99,7 @@ fn table(jobs: &[Value]) -> Table {
         "STATE",
         ">ATTEMPT",
         ">RANKS",
-        "BEGAN",
+        "BEGAN (UTC)",
         "HOW IT STANDS",
     ]);
     for job in jobs {
@@ -146,7 +146,7 @@ fn about(job: &Value, run: &Value) -> String {
     if let Some(said) = run["unexplained_gaps"].as_str() {
         text.push_str(&format!("{:<9} {}\n", "gaps", words::plain(said)));
     }
-    let mut attempts = Table::new(&[">ATTEMPT", "STATE", "BEGAN", "ENDED", "WHY"]);
+    let mut attempts = Table::new(&[">ATTEMPT", "STATE", "BEGAN (UTC)", "ENDED (UTC)", "WHY"]);
     for attempt in job["attempts"].as_array().into_iter().flatten() {
         attempts.row(vec![
             words::text(&attempt["attempt"]),
@@ -221,7 +221,7 @@ fn ranks(run: &Value) -> Table {
         "MESH",
         "ENDED",
         ">STEP",
-        "LAST HEARD",
+        "LAST HEARD (UTC)",
         "SLOW",
     ]);
     let slow = |rank: &Value| {

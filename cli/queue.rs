@@ -68,7 +68,7 @@ fn more(text: &mut String, count: &Value, what: &str) {
 
 fn waiting(rows: &[Value]) -> Table {
     let mut table = Table::new(&[
-        "WORKLOAD", "QUEUE", ">GPUS", ">PODS", "TYPE", "SINCE", "WHY",
+        "WORKLOAD", "QUEUE", ">GPUS", ">PODS", "TYPE", "SINCE (UTC)", "WHY",
     ]);
     for row in rows {
         let plainly = items(&row["plainly"]).filter_map(Value::as_str);

@@ -152,7 +152,7 @@ pub(crate) fn silences(client: &Client, asked: &Silences) -> anyhow::Result<Answ
         });
     }
     let json = client.get("/silences")?;
-    let mut table = Table::new(&["OF", "UNTIL", ">INCIDENTS", "WHO", "WHY", "ID"]);
+    let mut table = Table::new(&["OF", "UNTIL (UTC)", ">INCIDENTS", "WHO", "WHY", "ID"]);
     for it in list(&json) {
         table.row(vec![
             pattern(&it["matches"]),
@@ -232,7 +232,7 @@ pub(crate) fn explain(client: &Client, one: &One) -> anyhow::Result<Answer> {
         .flat_map(|it| list(&it["doubts"]))
         .map(|it| format!("Warning: {}.\n", words::text(it)))
         .collect();
-    let mut told = Table::new(&["CHANNEL", "STATE", "LAST SAID", "AT", ">ATTEMPTS", "WHY"]);
+    let mut told = Table::new(&["CHANNEL", "STATE", "LAST SAID", "AT (UTC)", ">ATTEMPTS", "WHY"]);
     for delivery in list(&json["deliveries"]) {
         told.row(vec![
             words::text(&delivery["channel"]),
@@ -292,8 +292,8 @@ pub(crate) fn channels(client: &Client) -> anyhow::Result<Answer> {
         ">DELIVERED",
         ">WAITING",
         ">REFUSED",
-        "LAST SUCCESS",
-        "FAILING SINCE",
+        "LAST SUCCESS (UTC)",
+        "FAILING SINCE (UTC)",
         "WHY",
     ]);
     let mut is_good = true;

@@ -136,7 +136,7 @@ pub(crate) fn span(seconds: f64) -> String {
     }
 }
 
-/// A moment without its fraction: `2026-11-21 18:06:20`.
+/// A moment without its fraction, UTC as the API has it; heads of tables say so: `2026-11-21 18:06:20`.
 pub(crate) fn moment(value: &Value) -> String {
     match value.as_str() {
         Some(text) => {
