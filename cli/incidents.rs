@@ -106,7 +106,15 @@ fn is_at_least(incident: &Value, least: Severity) -> bool {
 
 fn table(incidents: &[Value]) -> Table {
     let mut table = Table::new(&[
-        "SEVERITY", "SINCE (UTC)", "WHERE", "WHAT", "SURE", ">COSTS/H", ">LOST", "STATE", "ID",
+        "SEVERITY",
+        "SINCE (UTC)",
+        "WHERE",
+        "WHAT",
+        "SURE",
+        ">COSTS/H",
+        ">LOST",
+        "STATE",
+        "ID",
     ]);
     for it in incidents {
         table.row(vec![
@@ -216,7 +224,9 @@ fn about(it: &Value) -> String {
         ));
     }
     for entry in items("log") {
-        let who = entry["who"].as_str().map_or("the server".to_owned(), words::plain);
+        let who = entry["who"]
+            .as_str()
+            .map_or("the server".to_owned(), words::plain);
         let detail = match entry["detail"].as_str() {
             Some(detail) => format!(": {}", words::plain(detail)),
             None => String::new(),
@@ -319,7 +329,11 @@ mod tests {
         it["place"]["run"] = json!("team/llama\n\u{1b}[2J/u1");
         it["evidence"][0]["readings"][0]["unit"] = json!("celsius\n");
         let text = about(&it);
-        assert_eq!(text.lines().count(), about(&incident()).lines().count(), "{text}");
+        assert_eq!(
+            text.lines().count(),
+            about(&incident()).lines().count(),
+            "{text}"
+        );
         let last = text.lines().last().unwrap_or_default();
         let expected = "2026-11-21 18:10:00  mallory \u{fffd}: note: seen 2026-11-21 18:11:00  ada: acknowledged ]0;owned ";
         assert_eq!(last, expected);

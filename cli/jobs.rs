@@ -141,7 +141,11 @@ fn about(job: &Value, run: &Value) -> String {
         text.push_str(&format!("{what:<9} {figure}\n"));
     }
     if let Some(why) = run["not_judged"].as_str() {
-        text.push_str(&format!("{:<9} not judged: {}\n", "slow", words::plain(why)));
+        text.push_str(&format!(
+            "{:<9} not judged: {}\n",
+            "slow",
+            words::plain(why)
+        ));
     }
     if let Some(said) = run["unexplained_gaps"].as_str() {
         text.push_str(&format!("{:<9} {}\n", "gaps", words::plain(said)));

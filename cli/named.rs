@@ -49,10 +49,7 @@ pub(crate) fn run(client: &Client, asked: &str) -> anyhow::Result<String> {
     run_of(asked, |name| job(client, name, None))
 }
 
-fn run_of(
-    asked: &str,
-    job: impl FnOnce(&str) -> anyhow::Result<Meant>,
-) -> anyhow::Result<String> {
+fn run_of(asked: &str, job: impl FnOnce(&str) -> anyhow::Result<Meant>) -> anyhow::Result<String> {
     let asked = asked.trim();
     anyhow::ensure!(
         !asked.is_empty(),
@@ -125,11 +122,17 @@ mod tests {
 
     #[test]
     fn of_several_of_one_name_the_last_is_meant_and_it_is_said_that_there_are_others() {
-        let again = [known("prod", "team/llama/u2"), known("prod", "team/llama/u1")];
+        let again = [
+            known("prod", "team/llama/u2"),
+            known("prod", "team/llama/u1"),
+        ];
         let last = meant(&again, "llama").expect("one name");
         assert_eq!((&*last.cluster, &*last.id), ("prod", "team/llama/u2"));
         let note = last.note().expect("there is another");
-        assert!(note.starts_with("team/llama/u2 is the last of 2 "), "{note}");
+        assert!(
+            note.starts_with("team/llama/u2 is the last of 2 "),
+            "{note}"
+        );
         let one = meant(&again[1..], "team/llama/u1").expect("one job");
         assert_eq!((&*one.id, one.note()), ("team/llama/u1", None));
     }
@@ -159,7 +162,9 @@ mod tests {
         let whole = "prod/team/x/u1/0";
         let run = run_of(whole, |name| panic!("{name} is no job's name"));
         assert_eq!(run.expect("a run"), whole);
-        let newest = run_of(" llama ", |name| meant(&[known("a/b", "team/llama/u1")], name));
+        let newest = run_of(" llama ", |name| {
+            meant(&[known("a/b", "team/llama/u1")], name)
+        });
         assert_eq!(newest.expect("a job"), "a%2Fb/team/llama/u1/2");
         for empty in ["", " "] {
             let why = run_of(empty, |name| panic!("{name} is empty"));

@@ -68,7 +68,13 @@ fn more(text: &mut String, count: &Value, what: &str) {
 
 fn waiting(rows: &[Value]) -> Table {
     let mut table = Table::new(&[
-        "WORKLOAD", "QUEUE", ">GPUS", ">PODS", "TYPE", "SINCE (UTC)", "WHY",
+        "WORKLOAD",
+        "QUEUE",
+        ">GPUS",
+        ">PODS",
+        "TYPE",
+        "SINCE (UTC)",
+        "WHY",
     ]);
     for row in rows {
         let plainly = items(&row["plainly"]).filter_map(Value::as_str);

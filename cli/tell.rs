@@ -232,7 +232,14 @@ pub(crate) fn explain(client: &Client, one: &One) -> anyhow::Result<Answer> {
         .flat_map(|it| list(&it["doubts"]))
         .map(|it| format!("Warning: {}.\n", words::text(it)))
         .collect();
-    let mut told = Table::new(&["CHANNEL", "STATE", "LAST SAID", "AT (UTC)", ">ATTEMPTS", "WHY"]);
+    let mut told = Table::new(&[
+        "CHANNEL",
+        "STATE",
+        "LAST SAID",
+        "AT (UTC)",
+        ">ATTEMPTS",
+        "WHY",
+    ]);
     for delivery in list(&json["deliveries"]) {
         told.row(vec![
             words::text(&delivery["channel"]),

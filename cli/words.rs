@@ -213,7 +213,10 @@ mod tests {
         let name = json!("llm\u{1b}[2J\n\u{9b}31mfine");
         assert_eq!(text(&name), "llm [2J  31mfine");
         let reversed = json!("team\u{202e}nimda\u{202c}\u{2066}\u{200b}\u{2028}");
-        assert_eq!(text(&reversed), "team\u{fffd}nimda\u{fffd}\u{fffd}\u{fffd}\u{fffd}");
+        assert_eq!(
+            text(&reversed),
+            "team\u{fffd}nimda\u{fffd}\u{fffd}\u{fffd}\u{fffd}"
+        );
         assert_eq!(text(&json!("über\u{202f}1 日本")), "über\u{202f}1 日本");
         let missing = json!({"value": null, "missing": "not now:\n\u{1b}[2J"});
         assert_eq!(percent(&missing), "not now:  [2J");

@@ -83,7 +83,9 @@ pub async fn jobs(
     let (found, next) = found.map_err(|error| Problem::store(&error))?;
     let items = found.into_iter().map(|it| as_it_is(&web, it));
     Ok(Json(Page {
-        items: items.filter(|it| state.is_none_or(|state| it.state == state)).collect(),
+        items: items
+            .filter(|it| state.is_none_or(|state| it.state == state))
+            .collect(),
         next: next.map(|(at, id)| paging::write_cursor(&[at.to_string(), id.to_string()])),
     }))
 }

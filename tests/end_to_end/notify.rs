@@ -255,7 +255,10 @@ fn is_said_at_a_prompt(server: &server::Server, id: &str) {
     let silent = ["silence", id, "--for", "2h"];
     let silent = typed(server, &[&silent[..], &note].concat());
     assert!(silent.contains("is silent until "), "{silent}");
-    let noted = typed(server, &["incidents", id, "--note", "fan\nordered", "--who", "bob"]);
+    let noted = typed(
+        server,
+        &["incidents", id, "--note", "fan\nordered", "--who", "bob"],
+    );
     for line in ["ada: note: cooling works\n", "bob: note: fan ordered\n"] {
         assert!(noted.contains(line), "{line} is not in {noted}");
     }
@@ -264,7 +267,11 @@ fn is_said_at_a_prompt(server: &server::Server, id: &str) {
     for line in ["ada: acknowledged\n", "ada works on it\n"] {
         assert!(both.contains(line), "{line} is not in {both}");
     }
-    assert_eq!(both.matches("ada: note: cooling works\n").count(), 2, "{both}");
+    assert_eq!(
+        both.matches("ada: note: cooling works\n").count(),
+        2,
+        "{both}"
+    );
 }
 
 on_both_databases!(

@@ -247,13 +247,20 @@ async fn runs_of_one_name(bench: &Bench) {
         ..RunFilter::default()
     };
     for (name, expected) in [
-        ("llama", &["other/llama/", "team/llama/z0", "team/llama/u2"][..]),
+        (
+            "llama",
+            &["other/llama/", "team/llama/z0", "team/llama/u2"][..],
+        ),
         ("team", &[]),
         ("u1", &[]),
         ("lla", &[]),
         ("a b", &["team/a%20b/u1"]),
     ] {
-        let (found, _) = bench.store.runs(&called(None, name), None, 10).await.unwrap();
+        let (found, _) = bench
+            .store
+            .runs(&called(None, name), None, 10)
+            .await
+            .unwrap();
         let found: Vec<String> = found.iter().map(|it| it.key.run.job.to_string()).collect();
         assert_eq!(found, expected, "{name}");
     }

@@ -28,7 +28,11 @@ async fn jobs_are_found_by_id_by_name_or_both_and_all_that_were_submitted_under_
         ("dead&cluster=demo", &[]),
         ("dead&cluster=prod&state=running", &[again]),
     ] {
-        assert_eq!(ids(&server, &format!("name={name}")).await, expected, "{name}");
+        assert_eq!(
+            ids(&server, &format!("name={name}")).await,
+            expected,
+            "{name}"
+        );
     }
 }
 
