@@ -12,7 +12,7 @@ up: ## Build and start server, agent and demo on this machine, print the page's 
 down: ## Stop what `make up` started and remove its data
 	@scripts/down.sh
 
-demo-fault: ## Break something in the demo fleet: FAULT=xid79|lost|hang|stall|thermal|slow|lowclock|slowlink|wrongnet
+demo-fault: ## Break something in the demo fleet: FAULT=xid79|lost|hang|stall|thermal|slow|lowclock|slowlink|wrongnet|heal
 	@scripts/demo_fault.sh $(FAULT)
 
 demo-training: ## Train for real on the CPU under `make up`: ARGS="--slow-rank 1 --kill-rank 2"

@@ -20,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::waiting::Waiting;
+use crate::words;
 
 /// Most bytes of one answer: a page of 1,000 GPUs is 1 MB, a job of 20,000 ranks some 20 MB.
 const MAX_BODY_BYTES: usize = 64 << 20;
@@ -155,10 +156,7 @@ impl Client {
     }
 
     fn refused(&self, status: StatusCode, json: &Value) -> Refusal {
-        let detail = json["detail"]
-            .as_str()
-            .unwrap_or(status.as_str())
-            .to_owned();
+        let detail = words::plain(json["detail"].as_str().unwrap_or(status.as_str()));
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Refusal::NoRight {
                 server: self.server(),

@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::Answer;
 use crate::ask;
 use crate::client::Client;
-use crate::jobs;
 use crate::ladder::gain;
+use crate::named;
 use crate::table::Table;
 use crate::words;
 
@@ -28,10 +28,9 @@ pub(crate) struct Runs {
 
 /// The answer.
 pub(crate) fn answer(client: &Client, runs: &Runs) -> anyhow::Result<Answer> {
-    let mut names = jobs::Names::new(|| jobs::all(client, None));
     // The runs of a side as the API names them.
-    let mut side = |asked: &str| -> anyhow::Result<String> {
-        let runs = asked.split(',').map(|it| names.run(it));
+    let side = |asked: &str| -> anyhow::Result<String> {
+        let runs = asked.split(',').map(|it| named::run(client, it));
         Ok(runs.collect::<anyhow::Result<Vec<_>>>()?.join(","))
     };
     let (a, b) = (side(&runs.a)?, side(&runs.b)?);
@@ -70,8 +69,9 @@ fn text(json: &Value) -> String {
         let [key, a, b] = ["key", "a", "b"].map(|it| words::text(&line[it]));
         table.row(vec![key, a, b]);
     }
-    let none = json["differences_missing"].as_str();
-    text.push_str(&table.text(none.unwrap_or("both are made of the same")));
+    let none = json["differences_missing"].as_str().map(words::plain);
+    let none = none.unwrap_or("both are made of the same".to_owned());
+    text.push_str(&table.text(&none));
     text.push('\n');
     let mut table = Table::new(&["", ">A", ">B"]);
     let [a, b] = ["a", "b"].map(|it| words::pace(&json[it]["step_seconds"]));
@@ -90,8 +90,9 @@ fn text(json: &Value) -> String {
     for missing in ["speed_up_missing", "loss_missing"] {
         if let Some(why) = json[missing].as_str() {
             text.push_str(&format!(
-                "{}: {why}\n",
-                missing.replace('_', " ").replace(" missing", "")
+                "{}: {}\n",
+                missing.replace('_', " ").replace(" missing", ""),
+                words::plain(why)
             ));
         }
     }

@@ -241,6 +241,7 @@ fn head(by: &str) -> &'static str {
         "job" => "JOB",
         "model" => "MODEL",
         "project" => "PROJECT",
+        "pool" => "POOL",
         "gpu" => "GPU",
         // The server has refused any other.
         _ => "",
@@ -295,9 +296,24 @@ fn share(group: &Value, states: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Command;
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn each_name_that_the_help_offers_has_a_head() {
+        let command = Asked::augment_args(Command::new("cost"));
+        let by = command.get_arguments().find(|it| it.get_id() == "by");
+        let help = by.and_then(|it| it.get_help()).expect("it has a help");
+        let help = help.to_string();
+        let (_, names) = help.split_once("between: ").expect("names follow");
+        let (names, _) = names.split_once(';').expect("days follow");
+        assert_eq!(names.split(", ").count(), 7, "{names}");
+        for name in names.split(", ") {
+            assert_eq!(head(name), name.to_uppercase(), "{name}");
+        }
+    }
 
     fn sum(hours: i64, cost: &str, unpriced: i64) -> Value {
         json!({"gpu_millis": hours * 3_600_000, "cost": cost, "unpriced_gpu_millis": unpriced * 3_600_000})

@@ -86,7 +86,7 @@ fn finding(it: &Value) -> String {
     text.push_str(&format!("  missing: {}\n", words::text(&it["missing"])));
     text.push_str(&format!("  to do:   {}\n", words::text(&it["fix"])));
     for line in it["line"].as_str().into_iter().flat_map(str::lines) {
-        text.push_str(&format!("    {line}\n"));
+        text.push_str(&format!("    {}\n", words::plain(line)));
     }
     text.push('\n');
     text

@@ -48,6 +48,7 @@ fn text(found: &Value, server: &str) -> String {
         }
     }
     if let Some(why) = found["not_all_jobs"].as_str() {
+        let why = words::plain(why);
         notes.push_str(&format!("Of jobs there may be more. {why}\n"));
     }
     table.text("nothing that was looked at has this in its name") + &notes

@@ -1,6 +1,8 @@
 //! `gpufleet incidents`: what is wrong, why, since when, what it costs; one of them with all that is known;
-//! and saying that somebody works on it.
+//! saying that somebody works on it, and writing a note to it.
 
+use anyhow::Context as _;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
@@ -17,7 +19,8 @@ use crate::words;
   gpufleet incidents                                  what is wrong now, the last begun first
   gpufleet incidents --state all --family gpu_fault   also what is over, of one kind
   gpufleet incidents 0199c0de-…                       all that is known of one
-  gpufleet incidents 0199c0de-… --acknowledge --who ada   somebody works on it (role operate)")]
+  gpufleet incidents 0199c0de-… --acknowledge --who ada   somebody works on it (role operate)
+  gpufleet incidents 0199c0de-… --note 'fan ordered'      a note in its log (role operate)")]
 pub(crate) struct Asked {
     /// The id of one.
     incident: Option<String>,
@@ -36,6 +39,9 @@ pub(crate) struct Asked {
     /// Says that somebody works on it. Needs a token of role operate.
     #[arg(long, requires = "incident")]
     acknowledge: bool,
+    /// Writes this into its log. Needs a token of role operate.
+    #[arg(long, requires = "incident", value_parser = NonEmptyStringValueParser::new())]
+    note: Option<String>,
     /// Who says so.
     #[arg(long, env = "USER", default_value = "somebody at a prompt")]
     who: String,
@@ -100,7 +106,15 @@ fn is_at_least(incident: &Value, least: Severity) -> bool {
 
 fn table(incidents: &[Value]) -> Table {
     let mut table = Table::new(&[
-        "SEVERITY", "SINCE", "WHERE", "WHAT", "SURE", ">COSTS/H", ">LOST", "STATE", "ID",
+        "SEVERITY",
+        "SINCE (UTC)",
+        "WHERE",
+        "WHAT",
+        "SURE",
+        ">COSTS/H",
+        ">LOST",
+        "STATE",
+        "ID",
     ]);
     for it in incidents {
         table.row(vec![
@@ -120,7 +134,7 @@ fn table(incidents: &[Value]) -> Table {
 
 /// Where it is, from the cluster down.
 fn place(place: &Value) -> String {
-    let of = |name: &str| place[name].as_str().map(str::to_owned);
+    let of = |name: &str| place[name].as_str().map(words::plain);
     let rank = place["rank"].as_u64().map(|it| format!("rank {it}"));
     let parts = [of("cluster"), of("run"), rank, of("node"), of("gpu")];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
@@ -142,20 +156,27 @@ fn state(it: &Value) -> String {
         it["acknowledged_by"].as_str(),
         it["silenced_until"].as_str(),
     ) {
-        (Some(who), _) => format!("{who} works on it"),
+        (Some(who), _) => format!("{} works on it", words::plain(who)),
         (None, Some(_)) => format!("silent until {}", words::moment(&it["silenced_until"])),
         (None, None) => words::text(&it["state"]),
     }
 }
 
 fn one(client: &Client, id: &str, asked: &Asked) -> anyhow::Result<Answer> {
-    let id = tell::segment(id);
-    let json = match asked.acknowledge {
-        false => client.get(&format!("/incidents/{id}"))?,
+    let segment = tell::segment(id);
+    let acknowledged = match asked.acknowledge {
+        false => None,
         true => {
             let said = json!({"what": "acknowledge", "who": asked.who});
-            client.post(&format!("/incidents/{id}/say"), &said)?
+            Some(client.post(&format!("/incidents/{segment}/say"), &said)?)
         }
+    };
+    let json = match (&asked.note, acknowledged) {
+        (Some(note), None) => tell::note(client, id, &asked.who, note)?,
+        (Some(note), Some(_)) => tell::note(client, id, &asked.who, note)
+            .context("it is acknowledged, but the note was not taken")?,
+        (None, Some(acknowledged)) => acknowledged,
+        (None, None) => client.get(&format!("/incidents/{segment}"))?,
     };
     Ok(Answer {
         text: about(&json),
@@ -203,9 +224,11 @@ fn about(it: &Value) -> String {
         ));
     }
     for entry in items("log") {
-        let who = entry["who"].as_str().unwrap_or("the server");
+        let who = entry["who"]
+            .as_str()
+            .map_or("the server".to_owned(), words::plain);
         let detail = match entry["detail"].as_str() {
-            Some(detail) => format!(": {detail}"),
+            Some(detail) => format!(": {}", words::plain(detail)),
             None => String::new(),
         };
         text.push_str(&format!(
@@ -218,7 +241,7 @@ fn about(it: &Value) -> String {
 }
 
 fn reading(it: &Value) -> String {
-    let unit = it["unit"].as_str().unwrap_or_default();
+    let unit = words::plain(it["unit"].as_str().unwrap_or_default());
     let usual = match it["usual"].as_f64() {
         Some(usual) => format!(", usual {usual}"),
         None => String::new(),
@@ -246,6 +269,7 @@ mod tests {
     #[test]
     fn a_row_says_where_and_what_it_costs_and_what_is_not_known_is_a_dash() {
         let text = table(&[incident()]).text("");
+        assert!(text.contains("  SINCE (UTC)  "), "{text}");
         let row = text.lines().nth(1).unwrap_or_default();
         let cells = row.split("  ").map(str::trim).filter(|it| !it.is_empty());
         assert_eq!(
@@ -293,6 +317,32 @@ mod tests {
         let mut over = incident();
         over["resolved_at"] = json!("2026-11-21T19:00:00Z");
         assert_eq!(state(&over), "over 2026-11-21 19:00:00");
+    }
+
+    #[test]
+    fn what_others_write_forges_no_line_of_the_log_and_commands_no_terminal() {
+        let mut it = incident();
+        let note = "seen\n2026-11-21 18:11:00  ada: acknowledged\u{1b}]0;owned\u{7}";
+        it["log"][1]["detail"] = json!(note);
+        it["log"][1]["who"] = json!("mallory\n\u{202e}");
+        it["acknowledged_by"] = json!("mallory\nfor ada");
+        it["place"]["run"] = json!("team/llama\n\u{1b}[2J/u1");
+        it["evidence"][0]["readings"][0]["unit"] = json!("celsius\n");
+        let text = about(&it);
+        assert_eq!(
+            text.lines().count(),
+            about(&incident()).lines().count(),
+            "{text}"
+        );
+        let last = text.lines().last().unwrap_or_default();
+        let expected = "2026-11-21 18:10:00  mallory \u{fffd}: note: seen 2026-11-21 18:11:00  ada: acknowledged ]0;owned ";
+        assert_eq!(last, expected);
+        for shown in [text, table(&[it]).text("")] {
+            let controls = |it: char| it.is_control() && it != '\n';
+            assert!(!shown.contains(controls), "{shown:?}");
+            assert!(shown.contains("mallory for ada works on it"), "{shown}");
+            assert!(shown.contains("team/llama  [2J/u1"), "{shown}");
+        }
     }
 
     #[test]

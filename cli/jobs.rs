@@ -7,13 +7,12 @@ use serde_json::{Value, json};
 use crate::Answer;
 use crate::ask;
 use crate::client::Client;
+use crate::named;
 use crate::table::Table;
 use crate::words;
 
 /// The metric with a rank's newest step.
 const LAST_STEP: &str = "gpufleet_training_last_step";
-/// Cluster, namespace, name, uid and attempt.
-const PARTS_OF_A_RUN: usize = 5;
 
 /// Which jobs.
 #[derive(Debug, Args)]
@@ -48,7 +47,8 @@ impl State {
 /// Which job.
 #[derive(Debug, Args)]
 pub(crate) struct Job {
-    /// Its id as `gpufleet jobs` shows it, or a name that only one job has.
+    /// Its id as `gpufleet jobs` shows it, `namespace/name`, or its name: of several that were submitted under one name
+    /// the last.
     id: String,
     /// Of this cluster.
     #[arg(long)]
@@ -57,11 +57,11 @@ pub(crate) struct Job {
 
 /// All of them.
 pub(crate) fn list(client: &Client, filter: &Filter) -> anyhow::Result<Answer> {
-    let given = ask::given([("cluster", filter.cluster.as_deref())]);
-    let mut list = ask::all(client, "/jobs", &given)?;
-    if let Some(state) = filter.state {
-        list.items.retain(|it| it["state"] == state.name());
-    }
+    let given = ask::given([
+        ("cluster", filter.cluster.as_deref()),
+        ("state", filter.state.map(State::name)),
+    ]);
+    let list = ask::all(client, "/jobs", &given)?;
     let none = match filter.state {
         Some(_) => "no job is in this state",
         None => "no training job has told of itself; docs/hooks.md says how one does",
@@ -75,11 +75,12 @@ pub(crate) fn list(client: &Client, filter: &Filter) -> anyhow::Result<Answer> {
 
 /// One of them, with the ranks of its newest attempt.
 pub(crate) fn one(client: &Client, job: &Job) -> anyhow::Result<Answer> {
-    let (cluster, id) = place(meant(&all(client, job.cluster.as_deref())?, &job.id)?);
-    let known = client.get(&path("jobs", &cluster, &id))?;
+    let meant = named::job(client, &job.id, job.cluster.as_deref())?;
+    let (cluster, id) = (&meant.cluster, &meant.id);
+    let known = client.get(&path("jobs", cluster, id))?;
     let newest = known["attempts"][0]["attempt"].as_u64();
     let newest = newest.with_context(|| format!("job {id} in {cluster} has no attempt yet"))?;
-    let run = client.get(&format!("{}/{newest}", path("runs", &cluster, &id)))?;
+    let run = client.get(&format!("{}/{newest}", path("runs", cluster, id)))?;
     Ok(Answer {
         text: about(&known, &run),
         json: json!({ "job": known, "newest": run }),
@@ -91,42 +92,6 @@ fn path(kind: &str, cluster: &str, id: &str) -> String {
     format!("/{kind}/{}/{}", ask::encoded(cluster), ask::encoded(id))
 }
 
-/// All jobs, of one cluster where that is given.
-pub(crate) fn all(client: &Client, cluster: Option<&str>) -> anyhow::Result<Vec<Value>> {
-    let given = ask::given([("cluster", cluster)]);
-    Ok(ask::all(client, "/jobs", &given)?.items)
-}
-
-fn place(job: &Value) -> (String, String) {
-    (words::text(&job["cluster"]), words::text(&job["job"]))
-}
-
-/// The one of these jobs that was meant.
-fn meant<'a>(jobs: &'a [Value], asked: &str) -> anyhow::Result<&'a Value> {
-    let mut found = jobs.iter().collect::<Vec<_>>();
-    found.retain(|it| is_meant(&place(it).1, asked));
-    match found.as_slice() {
-        [] => anyhow::bail!("no job is called “{asked}”; `gpufleet jobs` lists them"),
-        [one] => Ok(*one),
-        several => {
-            let names = several.iter().map(|it| place(it));
-            let names = names.map(|(cluster, id)| format!("  {id} in {cluster}\n"));
-            let names: String = names.collect();
-            anyhow::bail!(
-                "“{asked}” may be one of several jobs; give the id, and --cluster:\n{}",
-                names.trim_end()
-            )
-        }
-    }
-}
-
-/// Whether the job with this id is what was asked for: its id, `namespace/name`, or its name.
-fn is_meant(id: &str, asked: &str) -> bool {
-    let without_uid = id.rsplit_once('/').map_or("", |(before, _)| before);
-    let name = without_uid.rsplit('/').next().unwrap_or_default();
-    !asked.is_empty() && [id, without_uid, name].contains(&asked)
-}
-
 fn table(jobs: &[Value]) -> Table {
     let mut table = Table::new(&[
         "CLUSTER",
@@ -134,7 +99,7 @@ fn table(jobs: &[Value]) -> Table {
         "STATE",
         ">ATTEMPT",
         ">RANKS",
-        "BEGAN",
+        "BEGAN (UTC)",
         "HOW IT STANDS",
     ]);
     for job in jobs {
@@ -176,12 +141,16 @@ fn about(job: &Value, run: &Value) -> String {
         text.push_str(&format!("{what:<9} {figure}\n"));
     }
     if let Some(why) = run["not_judged"].as_str() {
-        text.push_str(&format!("{:<9} not judged: {why}\n", "slow"));
+        text.push_str(&format!(
+            "{:<9} not judged: {}\n",
+            "slow",
+            words::plain(why)
+        ));
     }
     if let Some(said) = run["unexplained_gaps"].as_str() {
-        text.push_str(&format!("{:<9} {said}\n", "gaps"));
+        text.push_str(&format!("{:<9} {}\n", "gaps", words::plain(said)));
     }
-    let mut attempts = Table::new(&[">ATTEMPT", "STATE", "BEGAN", "ENDED", "WHY"]);
+    let mut attempts = Table::new(&[">ATTEMPT", "STATE", "BEGAN (UTC)", "ENDED (UTC)", "WHY"]);
     for attempt in job["attempts"].as_array().into_iter().flatten() {
         attempts.row(vec![
             words::text(&attempt["attempt"]),
@@ -231,7 +200,7 @@ fn cost(run: &Value) -> String {
 fn hfu(run: &Value) -> String {
     let ratio = words::percent(&run["hfu_ratio"]);
     match run["hfu_basis"].as_str() {
-        Some(basis) if basis != "told" => format!("{ratio} ({basis})"),
+        Some(basis) if basis != "told" => format!("{ratio} ({})", words::plain(basis)),
         _ => ratio,
     }
 }
@@ -256,7 +225,7 @@ fn ranks(run: &Value) -> Table {
         "MESH",
         "ENDED",
         ">STEP",
-        "LAST HEARD",
+        "LAST HEARD (UTC)",
         "SLOW",
     ]);
     let slow = |rank: &Value| {
@@ -286,48 +255,8 @@ fn ranks(run: &Value) -> Table {
     table
 }
 
-/// Names of runs as people give them, read as the API names them. All jobs are listed once, for the first name that is
-/// a job's.
-pub(crate) struct Names<List> {
-    list: List,
-    jobs: Option<Vec<Value>>,
-}
-
-impl<List: Fn() -> anyhow::Result<Vec<Value>>> Names<List> {
-    /// Names of jobs that `list` gives.
-    pub(crate) fn new(list: List) -> Self {
-        Self { list, jobs: None }
-    }
-
-    /// The run that was meant, `cluster/namespace/name/uid/attempt`, its cluster encoded: as it is, or the
-    /// newest of a job that was named.
-    pub(crate) fn run(&mut self, asked: &str) -> anyhow::Result<String> {
-        let asked = asked.trim();
-        anyhow::ensure!(
-            !asked.is_empty(),
-            "the name of a run is empty; several are written with one comma between two: a,b,c"
-        );
-        if asked.split('/').count() == PARTS_OF_A_RUN
-            && let Some((cluster, rest)) = asked.split_once('/')
-        {
-            return Ok(format!("{}/{rest}", ask::encoded(cluster)));
-        }
-        let jobs = match self.jobs.take() {
-            Some(jobs) => jobs,
-            None => (self.list)()?,
-        };
-        let job = meant(self.jobs.insert(jobs), asked)?;
-        let (cluster, id) = place(job);
-        let newest = job["attempt"].as_u64();
-        let newest = newest.with_context(|| format!("job {id} in {cluster} has no attempt yet"))?;
-        Ok(format!("{}/{id}/{newest}", ask::encoded(&cluster)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use super::*;
 
     #[test]
@@ -371,47 +300,5 @@ mod tests {
         let text = about(&job, &json!({"unexplained_gaps": said}));
         assert!(text.contains(&format!("gaps      {said}\n")), "{text}");
         assert!(!about(&job, &json!({})).contains("gaps"));
-    }
-
-    #[test]
-    fn jobs_are_listed_once_for_all_names_and_spaces_around_a_name_are_borne() {
-        let listed = Cell::new(0);
-        let mut names = Names::new(|| {
-            listed.set(listed.get() + 1);
-            let job = |id: &str| json!({"cluster": "a/b", "job": id, "attempt": 2});
-            Ok(vec![job("team/llama/u1"), job("team/gpt/u2")])
-        });
-        let whole = "prod/team/x/u1/0";
-        assert_eq!(names.run(whole).expect("a run"), whole);
-        assert_eq!(listed.get(), 0, "no job is named");
-        for (asked, expected) in [
-            ("llama", "a%2Fb/team/llama/u1/2"),
-            (" gpt ", "a%2Fb/team/gpt/u2/2"),
-        ] {
-            assert_eq!(names.run(asked).expect("a job"), expected);
-        }
-        for (asked, said) in [("", "empty"), (" ", "empty"), ("bert", "“bert”")] {
-            let why = names.run(asked).expect_err("nobody's").to_string();
-            assert!(why.contains(said), "{why}");
-        }
-        assert_eq!(listed.get(), 1);
-    }
-
-    #[test]
-    fn a_job_is_meant_by_its_id_its_name_or_both() {
-        let id = "team/llama/7f-1";
-        for (asked, expected) in [
-            ("team/llama/7f-1", true),
-            ("team/llama", true),
-            ("llama", true),
-            ("7f-1", false),
-            ("team", false),
-            ("lla", false),
-            ("", false),
-        ] {
-            assert_eq!(is_meant(id, asked), expected, "{asked}");
-        }
-        assert!(is_meant("/solo/", "solo"));
-        assert!(!is_meant("no-id", ""), "an empty name means nothing");
     }
 }

@@ -44,7 +44,7 @@ fn only_cluster(client: &Client) -> anyhow::Result<String> {
     let mut clusters: Vec<String> = jobs
         .items
         .iter()
-        .map(|it| words::text(&it["cluster"]))
+        .filter_map(|it| Some(it["cluster"].as_str()?.to_owned()))
         .collect();
     clusters.sort();
     clusters.dedup();

@@ -34,6 +34,8 @@ mod find;
 
 mod queue;
 
+mod named;
+
 mod jobs;
 
 mod compare;
@@ -148,7 +150,9 @@ fn main() -> ExitCode {
     let answer = match answer(&arguments) {
         Ok(answer) => answer,
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "gpufleet: {error:#}");
+            let error = format!("{error:#}");
+            let lines: Vec<String> = error.lines().map(words::plain).collect();
+            let _ = writeln!(std::io::stderr(), "gpufleet: {}", lines.join("\n"));
             return ExitCode::from(NO_ANSWER);
         }
     };

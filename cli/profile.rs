@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::Answer;
 use crate::ask;
 use crate::client::Client;
-use crate::jobs;
+use crate::named;
 use crate::tell::seconds;
 use crate::words;
 
@@ -59,7 +59,7 @@ struct Rank {
 /// The answer; bad news when there is no profile.
 pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
     let (run, number) = parts(&asked.run, asked.rank)?;
-    let place = jobs::Names::new(|| jobs::all(client, None)).run(&run)?;
+    let place = named::run(client, &run)?;
     let rank = rank(&client.get(&run_path(&place)?)?, number)?;
     let agents = ask::all(client, "/agents", &[])?;
     let agent = agent(&agents.items, &rank)?;
@@ -74,7 +74,7 @@ pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
     let _ = writeln!(
         std::io::stderr(),
         "rank {number} on {} is asked for {} steps; waiting",
-        rank.node,
+        words::plain(&rank.node),
         asked.steps
     );
     let result = wait(client, &rank.cluster, &command, asked.within.unsigned_abs())?;
@@ -111,7 +111,8 @@ fn run_path(run: &str) -> anyhow::Result<String> {
 
 /// The rank of this number, where somebody can ask it.
 fn rank(run: &Value, number: u32) -> anyhow::Result<Rank> {
-    let [cluster, job, attempt] = ["cluster", "job", "attempt"].map(|it| words::text(&run[it]));
+    let [job, attempt] = ["job", "attempt"].map(|it| words::text(&run[it]));
+    let cluster = run["cluster"].as_str().unwrap_or_default().to_owned();
     let of_run = format!("attempt {attempt} of {job} in {cluster}");
     let ranks = run["ranks"].as_array().map_or(&[][..], Vec::as_slice);
     let found = ranks.iter().find(|it| it["rank"] == number);
@@ -190,6 +191,7 @@ fn wait(client: &Client, cluster: &str, command: &str, good_for: u64) -> anyhow:
 fn said_of(result: Value, node: &str) -> Answer {
     let about = &result["attributes"];
     let reason = words::text(&about["reason"]);
+    let node = words::plain(node);
     let is_good = about["verdict"] == "done";
     let text = match about["verdict"].as_str() {
         Some("done") => format!(

@@ -23,11 +23,12 @@ fn text(queue: &Value) -> String {
         let seen = &queue[part];
         if let Some(why) = seen["why"].as_str() {
             let fix = seen["fix"].as_str().unwrap_or_default();
+            let (why, fix) = (words::plain(why), words::plain(fix));
             text.push_str(&format!("{why} {fix}\n"));
         }
     }
     for it in items(&queue["not_seen_besides"]) {
-        let of = |name: &str| it[name].as_str().unwrap_or_default();
+        let of = |name: &str| words::plain(it[name].as_str().unwrap_or_default());
         text.push_str(&format!("{} {}\n", of("why"), of("fix")));
     }
     if let Some(rows) = queue["waiting"].as_array() {
@@ -40,7 +41,8 @@ fn text(queue: &Value) -> String {
     }
     let unwell = items(&queue["unwell_nodes"]);
     for node in unwell {
-        let why = node["why"].as_str().map(|it| format!(": {it}"));
+        let why = node["why"].as_str();
+        let why = why.map(|it| format!(": {}", words::plain(it)));
         text.push_str(&format!(
             "{} is {} since {}{}\n",
             words::text(&node["node"]),
@@ -66,7 +68,13 @@ fn more(text: &mut String, count: &Value, what: &str) {
 
 fn waiting(rows: &[Value]) -> Table {
     let mut table = Table::new(&[
-        "WORKLOAD", "QUEUE", ">GPUS", ">PODS", "TYPE", "SINCE", "WHY",
+        "WORKLOAD",
+        "QUEUE",
+        ">GPUS",
+        ">PODS",
+        "TYPE",
+        "SINCE (UTC)",
+        "WHY",
     ]);
     for row in rows {
         let plainly = items(&row["plainly"]).filter_map(Value::as_str);

@@ -1,5 +1,7 @@
 //! Tables of text: columns as wide as their widest cell, numbers to the right.
 
+use crate::words;
+
 /// A table.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -25,9 +27,10 @@ impl Table {
         }
     }
 
-    /// One more row.
+    /// One more row. What is in it ends no line and commands no terminal, whoever wrote it.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        let cells = cells.iter().map(|it| words::plain(it));
+        self.rows.push(cells.collect());
     }
 
     /// The table, or `none` when it has no rows.
@@ -60,6 +63,13 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cell_ends_no_line_and_commands_no_terminal() {
+        let mut table = Table::new(&["NODE", "HOLDER"]);
+        table.row(vec!["a".to_owned(), "llm\nb  nobody\u{1b}[2J".to_owned()]);
+        assert_eq!(table.text(""), "NODE  HOLDER\na     llm b  nobody [2J\n");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell_and_numbers_stand_to_the_right() {

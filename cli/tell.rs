@@ -1,12 +1,13 @@
 //! `gpufleet silence`, `gpufleet routes explain`, `gpufleet channels` and `gpufleet notify test`: who is told
 //! of incidents, who is not for a while, and whether a way to people works.
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::Answer;
 use crate::ask;
-use crate::client::Client;
+use crate::client::{Client, Refusal};
 use crate::table::Table;
 use crate::words;
 
@@ -151,7 +152,7 @@ pub(crate) fn silences(client: &Client, asked: &Silences) -> anyhow::Result<Answ
         });
     }
     let json = client.get("/silences")?;
-    let mut table = Table::new(&["OF", "UNTIL", ">INCIDENTS", "WHO", "WHY", "ID"]);
+    let mut table = Table::new(&["OF", "UNTIL (UTC)", ">INCIDENTS", "WHO", "WHY", "ID"]);
     for it in list(&json) {
         table.row(vec![
             pattern(&it["matches"]),
@@ -180,7 +181,11 @@ fn pattern(matches: &Value) -> String {
 fn one(client: &Client, incident: &str, silence: &Silence) -> anyhow::Result<Answer> {
     let path = format!("/incidents/{}/say", segment(incident));
     let said = json!({"what": "silence", "who": silence.who, "for_s": silence.lasts});
-    let json = client.post(&path, &said)?;
+    let mut json = client.post(&path, &said)?;
+    if !silence.note.trim().is_empty() {
+        let noted = note(client, incident, &silence.who, &silence.note);
+        json = noted.context("the incident is silent, but its note was not taken")?;
+    }
     let text = format!(
         "{} is silent until {}\n",
         words::text(&json["what"]),
@@ -191,6 +196,17 @@ fn one(client: &Client, incident: &str, silence: &Silence) -> anyhow::Result<Ans
         json,
         is_good: true,
     })
+}
+
+/// Writes a note to an incident, and gives it as it is then.
+pub(crate) fn note(
+    client: &Client,
+    incident: &str,
+    who: &str,
+    note: &str,
+) -> Result<Value, Refusal> {
+    let path = format!("/incidents/{}/say", segment(incident));
+    client.post(&path, &json!({"what": "note", "who": who, "note": note}))
 }
 
 /// `gpufleet routes explain`.
@@ -216,7 +232,14 @@ pub(crate) fn explain(client: &Client, one: &One) -> anyhow::Result<Answer> {
         .flat_map(|it| list(&it["doubts"]))
         .map(|it| format!("Warning: {}.\n", words::text(it)))
         .collect();
-    let mut told = Table::new(&["CHANNEL", "STATE", "LAST SAID", "AT", ">ATTEMPTS", "WHY"]);
+    let mut told = Table::new(&[
+        "CHANNEL",
+        "STATE",
+        "LAST SAID",
+        "AT (UTC)",
+        ">ATTEMPTS",
+        "WHY",
+    ]);
     for delivery in list(&json["deliveries"]) {
         told.row(vec![
             words::text(&delivery["channel"]),
@@ -276,8 +299,8 @@ pub(crate) fn channels(client: &Client) -> anyhow::Result<Answer> {
         ">DELIVERED",
         ">WAITING",
         ">REFUSED",
-        "LAST SUCCESS",
-        "FAILING SINCE",
+        "LAST SUCCESS (UTC)",
+        "FAILING SINCE (UTC)",
         "WHY",
     ]);
     let mut is_good = true;

@@ -71,7 +71,7 @@ fn line(section: &Value, currency: &str) -> String {
     let counts = &section["counts"];
     let states = counts["by_state"].as_object().into_iter().flatten();
     let states: Vec<String> = states
-        .map(|(state, count)| format!("{count} {}", state.replace('_', " ")))
+        .map(|(state, count)| format!("{count} {}", words::plain(state).replace('_', " ")))
         .collect();
     let money = match (
         section["waste_nano_per_day"].as_f64(),

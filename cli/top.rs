@@ -14,8 +14,8 @@ use crate::client::Client;
 use crate::table::Table;
 use crate::words;
 
-/// Lines of a terminal that does not say how tall it is.
-const LINES: usize = 24;
+/// Lines and columns of a terminal that does not say how large it is.
+const SIZE: (usize, usize) = (24, 80);
 /// Erases the screen and goes to its first line.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
@@ -112,25 +112,58 @@ pub(crate) fn answer(client: &Client, asked: &Asked, json: bool) -> anyhow::Resu
     if asked.once || json || !watched {
         return once(client, asked, None);
     }
+    let mut shown = None;
     loop {
-        let answer = once(client, asked, Some(height()))?;
-        client.waiting().is_over();
         let mut out = std::io::stdout();
-        let drawn = write!(out, "{CLEAR}{}", answer.text).and_then(|()| out.flush());
+        let terminal = rustix::termios::tcgetwinsize(&out).ok();
+        let terminal = terminal.map(|it| (it.ws_row, it.ws_col));
+        let (lines, columns) = size(terminal, std::env::var("LINES").ok().as_deref());
+        let found = once(client, asked, Some(lines));
+        client.waiting().is_over();
+        let (answer, why_old) = newest(found, shown)?;
+        let why_old = why_old.map(|it| stale(&it, asked.every, columns));
+        let text = answer.text.clone() + &why_old.unwrap_or_default();
+        let drawn = write!(out, "{CLEAR}{text}").and_then(|()| out.flush());
         if drawn.is_err() {
             return Ok(Answer {
                 text: String::new(),
                 ..answer
             });
         }
+        shown = Some(answer);
         client.pause(Duration::from_secs(asked.every));
     }
 }
 
-/// How many lines the terminal has, as far as it says.
-fn height() -> usize {
-    let said = std::env::var("LINES").ok().and_then(|it| it.parse().ok());
-    said.filter(|it| *it > 4).unwrap_or(LINES)
+/// How many lines and columns the terminal has: as it says itself, else as the environment says how tall it is, which
+/// shells keep to themselves.
+fn size(terminal: Option<(u16, u16)>, lines: Option<&str>) -> (usize, usize) {
+    let (rows, columns) = terminal.unwrap_or_default();
+    let said = lines.and_then(|it| it.parse().ok());
+    let rows = [Some(usize::from(rows)), said];
+    let rows = rows.into_iter().flatten().find(|it| *it > 4);
+    let columns = Some(usize::from(columns)).filter(|it| *it > 0);
+    (rows.unwrap_or(SIZE.0), columns.unwrap_or(SIZE.1))
+}
+
+/// The table that is to be shown: what was found, else the one that is shown and why there is no newer. Without any
+/// there is nothing to look at meanwhile.
+fn newest(
+    found: anyhow::Result<Answer>,
+    shown: Option<Answer>,
+) -> anyhow::Result<(Answer, Option<anyhow::Error>)> {
+    match (found, shown) {
+        (Ok(found), _) => Ok((found, None)),
+        (Err(error), Some(shown)) => Ok((shown, Some(error))),
+        (Err(error), None) => Err(error),
+    }
+}
+
+/// That the table is no longer true, in one line of the terminal.
+fn stale(why: &anyhow::Error, every: u64, columns: usize) -> String {
+    let said = format!("from before, asked again every {every} s: {why:#}");
+    let line: String = words::plain(&said).chars().take(columns).collect();
+    line + "\n"
 }
 
 fn once(client: &Client, asked: &Asked, lines: Option<usize>) -> anyhow::Result<Answer> {
@@ -302,6 +335,42 @@ mod tests {
             ]
         );
         assert_eq!(told(&lines[0])["power_watts"], Value::Null);
+    }
+
+    #[test]
+    fn a_terminal_says_itself_how_large_it_is_and_the_environment_speaks_for_one_that_does_not() {
+        for (terminal, lines, expected) in [
+            (Some((50, 132)), None, (50, 132)),
+            (Some((50, 132)), Some("30"), (50, 132)),
+            (Some((0, 0)), Some("30"), (30, SIZE.1)),
+            (None, Some("30"), (30, SIZE.1)),
+            (None, Some("many"), SIZE),
+            (Some((3, 40)), Some("2"), (SIZE.0, 40)),
+            (None, None, SIZE),
+        ] {
+            assert_eq!(size(terminal, lines), expected, "{terminal:?} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_leaves_the_table_there_with_a_line_that_says_why_and_the_first_one_ends_it() {
+        let table = |text: &str| Answer {
+            text: text.to_owned(),
+            json: Value::Null,
+            is_good: true,
+        };
+        let refused = || anyhow::anyhow!("nobody answers\nat \u{1b}[2J{}", "x".repeat(90));
+        assert!(newest(Err(refused()), None).is_err());
+        let (first, why) = newest(Ok(table("first")), None).expect("a table");
+        assert!(first.text == "first" && why.is_none());
+        let (old, why) = newest(Err(refused()), Some(first)).expect("it is there");
+        assert_eq!(old.text, "first");
+        let line = stale(&why.expect("it says why"), 5, 80);
+        let begins = "from before, asked again every 5 s: nobody answers at  [2Jxx";
+        assert!(line.starts_with(begins) && line.ends_with('\n'), "{line:?}");
+        assert_eq!(line.chars().count(), 80 + 1, "{line:?}");
+        let (new, why) = newest(Ok(table("second")), Some(old)).expect("a table");
+        assert!(new.text == "second" && why.is_none());
     }
 
     #[test]

@@ -5,11 +5,30 @@ use serde_json::Value;
 /// What stands where nothing was told.
 pub(crate) const NOTHING: &str = "–";
 
-/// A text, or a dash. Names come from whoever runs jobs: what would move a terminal's cursor, change its colours
-/// or begin a line is a space.
+/// A text as it may stand in a line: names, notes and errors come from whoever runs jobs or watches them. What would
+/// move a terminal's cursor, change its colours or begin a line is a space; what has no shape of its own or changes
+/// how others are read is `�`, as on the pages.
+pub(crate) fn plain(text: &str) -> String {
+    let shown = text.chars().map(|it| match it {
+        it if it.is_control() => ' ',
+        it if is_hidden(it) => '\u{fffd}',
+        it => it,
+    });
+    shown.collect()
+}
+
+/// As the server's `words::text` has them.
+fn is_hidden(character: char) -> bool {
+    matches!(character,
+        '\u{00ad}' | '\u{061c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A text, or a dash.
 pub(crate) fn text(value: &Value) -> String {
     match value {
-        Value::String(text) if !text.is_empty() => text.replace(char::is_control, " "),
+        Value::String(text) if !text.is_empty() => plain(text),
         Value::Number(number) => number.to_string(),
         Value::Bool(is_so) => if *is_so { "yes" } else { "no" }.to_owned(),
         _ => NOTHING.to_owned(),
@@ -19,7 +38,7 @@ pub(crate) fn text(value: &Value) -> String {
 /// What stands behind a cluster's name: nothing where it is live, else ` (simulated)`.
 pub(crate) fn origin(value: &Value) -> String {
     let origin = value.as_str().filter(|it| *it != "live");
-    origin.map_or_else(String::new, |it| format!(" ({it})"))
+    origin.map_or_else(String::new, |it| format!(" ({})", plain(it)))
 }
 
 /// A number as it is, or one that the API says as `{value, missing}`.
@@ -32,8 +51,8 @@ fn said(value: &Value, in_words: impl FnOnce(f64) -> String) -> String {
     match (number(value), value["missing"].as_str()) {
         (Some(number), _) => in_words(number),
         // A sentence may name a setting; a reason of one word is a code.
-        (None, Some(reason)) if reason.contains(' ') => reason.to_owned(),
-        (None, Some(reason)) if reason != "not_reported" => reason.replace('_', " "),
+        (None, Some(reason)) if reason.contains(' ') => plain(reason),
+        (None, Some(reason)) if reason != "not_reported" => plain(reason).replace('_', " "),
         _ => NOTHING.to_owned(),
     }
 }
@@ -89,7 +108,7 @@ pub(crate) fn amount(value: f64, currency: &str) -> String {
     }
     match currency {
         "USD" => format!("{sign}${grouped}.{cents}"),
-        other => format!("{sign}{grouped}.{cents} {other}"),
+        other => format!("{sign}{grouped}.{cents} {}", plain(other)),
     }
 }
 
@@ -117,10 +136,13 @@ pub(crate) fn span(seconds: f64) -> String {
     }
 }
 
-/// A moment without its fraction: `2026-11-21 18:06:20`.
+/// A moment without its fraction, UTC as the API has it; heads of tables say so: `2026-11-21 18:06:20`.
 pub(crate) fn moment(value: &Value) -> String {
     match value.as_str() {
-        Some(text) => text.chars().take(19).collect::<String>().replace('T', " "),
+        Some(text) => {
+            let second: String = text.chars().take(19).collect();
+            plain(&second).replace('T', " ")
+        }
         None => NOTHING.to_owned(),
     }
 }
@@ -190,5 +212,15 @@ mod tests {
     fn no_name_commands_the_terminal() {
         let name = json!("llm\u{1b}[2J\n\u{9b}31mfine");
         assert_eq!(text(&name), "llm [2J  31mfine");
+        let reversed = json!("team\u{202e}nimda\u{202c}\u{2066}\u{200b}\u{2028}");
+        assert_eq!(
+            text(&reversed),
+            "team\u{fffd}nimda\u{fffd}\u{fffd}\u{fffd}\u{fffd}"
+        );
+        assert_eq!(text(&json!("über\u{202f}1 日本")), "über\u{202f}1 日本");
+        let missing = json!({"value": null, "missing": "not now:\n\u{1b}[2J"});
+        assert_eq!(percent(&missing), "not now:  [2J");
+        assert_eq!(moment(&missing["missing"]), "not now:  [2J");
+        assert_eq!(origin(&json!("made\nup")), " (made up)");
     }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Extension, State};
+use gpufleet_telemetry::time::NANOS_PER_SECOND;
+use gpufleet_telemetry::training::JobId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -15,12 +17,24 @@ use crate::runs::{KnownRun, Run, RunKey, lookup};
 use crate::store::RunFilter;
 use crate::web::Web;
 
+const RUNNING: &str = "running";
+const STATES: [&str; 3] = [RUNNING, "silent", "ended"];
+
+/// Within this the store was told that a run was heard that runs, nanoseconds: it is told every five minutes, and
+/// later by how long it took nothing.
+const RUNNING_HEARD_WITHIN: i64 = 3_600 * NANOS_PER_SECOND;
+
 /// Which jobs.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct JobsAsked {
     /// Of this cluster.
     pub cluster: Option<String>,
+    /// Only of this name, `namespace/name`, or id, written as in an id.
+    #[param(example = "team/llama")]
+    pub name: Option<String>,
+    /// Only those that stand so: `running`, `silent` or `ended`. A page may then have few items or none, and a next one.
+    pub state: Option<String>,
     /// Most items of the answer, 1 to 1000.
     #[param(default = 200, minimum = 1, maximum = 1000)]
     pub limit: Option<usize>,
@@ -55,15 +69,23 @@ pub async fn jobs(
     };
     let limit = paging.limit()?;
     let after = asked.after.as_deref().map(place).transpose()?;
+    let state = asked.state.as_deref().map(state).transpose()?;
+    let named = asked.name.as_deref().map(named).transpose()?;
+    let now = web.app.clock.now();
     let filter = RunFilter {
         cluster: grant.cluster.clone().or(asked.cluster.map(Arc::from)),
         only_last: true,
-        ..RunFilter::default()
+        // How the others stand the store cannot say: only who hears them knows.
+        heard_since: (state == Some(RUNNING)).then(|| now.shifted(-RUNNING_HEARD_WITHIN)),
+        ..named.unwrap_or_default()
     };
     let found = web.app.store.runs(&filter, after, limit).await;
     let (found, next) = found.map_err(|error| Problem::store(&error))?;
+    let items = found.into_iter().map(|it| as_it_is(&web, it));
     Ok(Json(Page {
-        items: found.into_iter().map(|it| as_it_is(&web, it)).collect(),
+        items: items
+            .filter(|it| state.is_none_or(|state| it.state == state))
+            .collect(),
         next: next.map(|(at, id)| paging::write_cursor(&[at.to_string(), id.to_string()])),
     }))
 }
@@ -94,6 +116,32 @@ pub async fn job(
         cluster: key.cluster,
         job: key.run.job.to_string(),
     }))
+}
+
+/// Which jobs are called so.
+fn named(asked: &str) -> Result<RunFilter, Problem> {
+    let parse = |id: &str| {
+        let job = JobId::parse(id);
+        job.map_err(|error| Problem::bad(format_args!("name=“{asked}”: {error}")))
+    };
+    let mut filter = RunFilter::default();
+    match asked.matches('/').count() {
+        0 => filter.called = Some(parse(&format!("/{asked}/"))?.name),
+        1 => filter.name_of = Some(parse(&format!("{asked}/"))?),
+        _ => filter.job = Some(parse(asked)?),
+    }
+    Ok(filter)
+}
+
+/// A state by its name.
+fn state(asked: &str) -> Result<&'static str, Problem> {
+    let known = STATES.into_iter().find(|it| *it == asked);
+    known.ok_or_else(|| {
+        Problem::bad(format_args!(
+            "state=“{asked}”: it is one of {}",
+            STATES.join(", ")
+        ))
+    })
 }
 
 /// Where a page of runs ends.

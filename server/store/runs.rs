@@ -34,6 +34,8 @@ pub struct RunFilter {
     pub job: Option<JobId>,
     /// Of jobs that have this one's namespace and name, whatever their uid.
     pub name_of: Option<JobId>,
+    /// Of jobs of this name, whatever their namespace and uid.
+    pub called: Option<String>,
     /// Of each job its last attempt only.
     pub only_last: bool,
     /// Heard of since then.
@@ -178,11 +180,7 @@ pub(super) async fn page_of(
     (after, limit): (Option<(i64, i64)>, usize),
 ) -> Result<Vec<Row>, sqlx::Error> {
     let job = filter.job.as_ref().map_or(String::new(), JobId::to_string);
-    let name = filter.name_of.as_ref().map(|it| {
-        let uid = String::new();
-        let bare = JobId { uid, ..it.clone() };
-        bare.to_string()
-    });
+    let (name, named) = by_name(filter);
     let (at, id) = after.unwrap_or((i64::MAX, i64::MAX));
     let mut values = vec![
         Value::Text(filter.cluster.as_deref().unwrap_or_default()),
@@ -193,19 +191,10 @@ pub(super) async fn page_of(
         Value::Text(lease),
     ];
     values.extend(name.as_deref().map(Value::Text));
-    // The runs of one job or name are few: by the index of names, not by those of times through all. Names of jobs
-    // begin with the one that is asked for, by bytes; it ends with a slash, behind which there is a zero.
-    let (named, start, heard) = match (&name, &filter.job) {
-        (Some(name), _) => {
-            let stem = name.chars().count() - 1;
-            let range = format!("AND r.job >= $7 AND r.job < substr($7, 1, {stem}) || '0'");
-            (range, "r.started_ms + 0", "r.heard_ms + 0")
-        }
-        (None, Some(_)) => {
-            let job = "AND r.job = $2".to_owned();
-            (job, "r.started_ms + 0", "r.heard_ms + 0")
-        }
-        (None, None) => (String::new(), "r.started_ms", "r.heard_ms"),
+    // The runs of one job or name are few: by the index of names, not by those of times through all.
+    let (start, heard) = match named.is_empty() {
+        true => ("r.started_ms", "r.heard_ms"),
+        false => ("r.started_ms + 0", "r.heard_ms + 0"),
     };
     let only_last = match filter.only_last {
         true => {
@@ -236,6 +225,36 @@ pub(super) async fn page_of(
          ORDER BY {start} DESC, r.id DESC LIMIT {limit}"
     );
     transaction.fetch(&sql, &values).await
+}
+
+/// What the seventh value is, where there is one, and which names are meant.
+fn by_name(filter: &RunFilter) -> (Option<String>, String) {
+    let without_uid = |namespace: &str, name: &str| {
+        let bare = JobId {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: String::new(),
+        };
+        bare.to_string()
+    };
+    match (&filter.name_of, &filter.job, &filter.called) {
+        // Names of jobs begin with the one that is asked for, by bytes; it ends with a slash, behind which there is
+        // a zero.
+        (Some(of), _, _) => {
+            let name = without_uid(&of.namespace, &of.name);
+            let stem = name.chars().count() - 1;
+            let range = format!("AND r.job >= $7 AND r.job < substr($7, 1, {stem}) || '0'");
+            (Some(name), range)
+        }
+        (None, Some(_), _) => (None, "AND r.job = $2".to_owned()),
+        // All names are looked through, and nothing but the index of them: no part of an id has a slash. That a
+        // cluster is asked for has SQLite take this one of the indices that begin with the lease.
+        (None, None, Some(name)) => {
+            let part = "AND r.cluster >= '' AND replace(r.job, $7, '') <> r.job";
+            (Some(without_uid("", name)), part.to_owned())
+        }
+        (None, None, None) => (None, String::new()),
+    }
 }
 
 async fn with_ranks(

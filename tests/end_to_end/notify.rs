@@ -251,8 +251,27 @@ fn is_said_at_a_prompt(server: &server::Server, id: &str) {
     let kept = kept[0]["id"].as_str().expect("there is one");
     let ended = typed(server, &["silences", "--end", kept]);
     assert!(ended.contains("may be told again"), "{ended}");
-    let silent = typed(server, &["silence", id, "--for", "2h"]);
+    let note = ["--note", "cooling works", "--who", "ada"];
+    let silent = ["silence", id, "--for", "2h"];
+    let silent = typed(server, &[&silent[..], &note].concat());
     assert!(silent.contains("is silent until "), "{silent}");
+    let noted = typed(
+        server,
+        &["incidents", id, "--note", "fan\nordered", "--who", "bob"],
+    );
+    for line in ["ada: note: cooling works\n", "bob: note: fan ordered\n"] {
+        assert!(noted.contains(line), "{line} is not in {noted}");
+    }
+    let both = ["incidents", id, "--acknowledge"];
+    let both = typed(server, &[&both[..], &note].concat());
+    for line in ["ada: acknowledged\n", "ada works on it\n"] {
+        assert!(both.contains(line), "{line} is not in {both}");
+    }
+    assert_eq!(
+        both.matches("ada: note: cooling works\n").count(),
+        2,
+        "{both}"
+    );
 }
 
 on_both_databases!(

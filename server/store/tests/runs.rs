@@ -229,6 +229,8 @@ async fn runs_of_one_name(bench: &Bench) {
         "team/llama/z0",
         "team/llama0/u1",
         "team/LLAMA/u1",
+        "other/llama/",
+        "team/a%20b/u1",
     ];
     for (name, number) in names.into_iter().zip(2..) {
         bench.commit(&commit(name, number)).await;
@@ -245,6 +247,34 @@ async fn runs_of_one_name(bench: &Bench) {
     let (found, _) = bench.store.runs(&filter, None, 10).await.unwrap();
     let found: Vec<String> = found.iter().map(|it| it.key.run.job.to_string()).collect();
     assert_eq!(found, ["team/llama/z0", "team/llama/u2"]);
+    let called = |cluster: Option<&str>, name: &str| RunFilter {
+        cluster: cluster.map(Arc::from),
+        called: Some(name.to_owned()),
+        ..RunFilter::default()
+    };
+    for (name, expected) in [
+        (
+            "llama",
+            &["other/llama/", "team/llama/z0", "team/llama/u2"][..],
+        ),
+        ("team", &[]),
+        ("u1", &[]),
+        ("lla", &[]),
+        ("a b", &["team/a%20b/u1"]),
+    ] {
+        let (found, _) = bench
+            .store
+            .runs(&called(None, name), None, 10)
+            .await
+            .unwrap();
+        let found: Vec<String> = found.iter().map(|it| it.key.run.job.to_string()).collect();
+        assert_eq!(found, expected, "{name}");
+    }
+    for cluster in [None, Some("live")] {
+        let plan = bench.plan_of_runs(&called(cluster, "llama")).await;
+        let by_names = bench.store.kind() != "sqlite" || plan.contains("(lease=? AND cluster");
+        assert!(by_names, "{plan}");
+    }
     let plan = bench.plan_of_runs(&filter).await;
     let by_name = match bench.store.kind() {
         "sqlite" => "(lease=? AND cluster=? AND job>? AND job<?)",

@@ -16,6 +16,7 @@ use crate::words::text::segment;
 mod advice;
 mod blind;
 mod ladder;
+mod names;
 mod repeats;
 mod values;
 
