@@ -19,6 +19,8 @@ mod configs;
 
 mod scripts;
 
+mod security;
+
 /// The overlays; the table has one section for each.
 const OVERLAYS: [&str; 3] = ["gke", "gke-autopilot", "on-prem"];
 
