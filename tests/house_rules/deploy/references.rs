@@ -9,9 +9,14 @@ use super::{SECRETS, all, list_at, text_at, workloads};
 use crate::tree::{none, root};
 
 /// Kinds of a cluster, not of a namespace.
-const OF_THE_CLUSTER: [&str; 3] = ["Namespace", "ClusterRole", "ClusterRoleBinding"];
+const OF_THE_CLUSTER: [&str; 4] = [
+    "Namespace",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "PriorityClass",
+];
 
-/// Every config map, secret, claim and account that something names, with the keys asked for.
+/// Every config map, secret, claim, account and priority that something names, with the keys asked for.
 fn references(value: &Value, found: &mut BTreeSet<(String, String, Option<String>)>) {
     let Value::Mapping(entries) = value else {
         let elements = value.as_sequence().into_iter().flatten();
@@ -27,6 +32,7 @@ fn references(value: &Value, found: &mut BTreeSet<(String, String, Option<String
             "secret" | "credentials" => ("Secret", text_at(value, "name")),
             "persistentVolumeClaim" => ("PersistentVolumeClaim", text_at(value, "claimName")),
             "serviceAccountName" => ("ServiceAccount", value.as_str().unwrap_or_default()),
+            "priorityClassName" => ("PriorityClass", value.as_str().unwrap_or_default()),
             _ => ("", ""),
         };
         if !name.is_empty() {
@@ -91,6 +97,21 @@ fn whatever_a_manifest_names_is_there() {
         "names lead to objects, and to secrets that docs/deploy.md says how to make",
         &broken,
     );
+}
+
+#[test]
+fn the_agent_is_placed_before_what_it_watches_and_drives_nobody_out() {
+    for (overlay, objects) in all() {
+        let agent = &objects["DaemonSet/gpufleet-agent"]["spec"]["template"]["spec"];
+        let class = text_at(agent, "priorityClassName");
+        let class = objects.get(&format!("PriorityClass/{class}"));
+        let class = class.unwrap_or_else(|| panic!("{overlay}: the agent has no class of ours"));
+        // Pods without a class have 0; from a billion on classes are the system's own.
+        let value = class["value"].as_u64().unwrap_or_default();
+        assert!((1..1_000_000_000).contains(&value), "{overlay}: {value}");
+        assert_eq!(text_at(class, "preemptionPolicy"), "Never", "{overlay}");
+        assert_eq!(class["globalDefault"].as_bool(), Some(false), "{overlay}");
+    }
 }
 
 #[test]
