@@ -115,6 +115,44 @@ fn the_agent_is_placed_before_what_it_watches_and_drives_nobody_out() {
 }
 
 #[test]
+fn managed_prometheus_is_let_in_wherever_its_collector_runs() {
+    let document = fs::read_to_string(root().join("docs/deploy.md")).expect("it is there");
+    for (overlay, objects) in all() {
+        let namespaces: BTreeSet<&str> = if overlay.starts_with("gke") {
+            BTreeSet::from(["gmp-system", "gke-gmp-system"])
+        } else {
+            BTreeSet::new()
+        };
+        assert!(
+            namespaces
+                .iter()
+                .all(|it| document.contains(&format!("`{it}`")))
+        );
+        let binding = objects.get("RoleBinding/gpufleet-scrape");
+        let subjects = binding.map_or(&[][..], |it| list_at(it, "subjects"));
+        let collectors = subjects
+            .iter()
+            .filter(|it| text_at(it, "name") == "collector");
+        let may_read: BTreeSet<&str> = collectors.map(|it| text_at(it, "namespace")).collect();
+        assert_eq!(may_read, namespaces, "{overlay}: who may read the token");
+        let policy = &objects["NetworkPolicy/gpufleet-agent"];
+        let mut named = BTreeSet::new();
+        let mut is_labelled = false;
+        for peer in list_at(policy, "spec.ingress.0.from") {
+            let labels = &peer["namespaceSelector"]["matchLabels"];
+            is_labelled |= labels["gpufleet.io/scrapes"].as_str() == Some("true");
+            for wanted in list_at(peer, "namespaceSelector.matchExpressions") {
+                assert_eq!(text_at(wanted, "key"), "kubernetes.io/metadata.name");
+                assert_eq!(text_at(wanted, "operator"), "In");
+                named.extend(list_at(wanted, "values").iter().filter_map(Value::as_str));
+            }
+        }
+        assert_eq!(named, namespaces, "{overlay}: who reaches the agent");
+        assert!(is_labelled, "{overlay}: and who is labelled");
+    }
+}
+
+#[test]
 fn selectors_ports_and_mounts_fit_together() {
     let mut broken = Vec::new();
     for (overlay, objects) in all() {
