@@ -153,6 +153,27 @@ fn managed_prometheus_is_let_in_wherever_its_collector_runs() {
 }
 
 #[test]
+fn an_agent_that_finds_the_driver_on_the_node_sees_devices_that_come_later() {
+    let mut seen = 0;
+    for (overlay, objects) in all() {
+        let template = &objects["DaemonSet/gpufleet-agent"]["spec"]["template"];
+        let path_of = |mount: &str| {
+            let mut mounts = list_at(template, "spec.containers.0.volumeMounts").iter();
+            let mount = mounts.find(|it| text_at(it, "mountPath") == mount)?;
+            let mut volumes = list_at(template, "spec.volumes").iter();
+            let volume = volumes.find(|it| it["name"] == mount["name"])?;
+            Some(text_at(volume, "hostPath.path"))
+        };
+        // Elsewhere the runtime puts driver and devices in, or neither is looked at.
+        let is_of_node = path_of("/usr/local/nvidia").is_some();
+        let devices = is_of_node.then_some("/dev");
+        assert_eq!(path_of("/dev"), devices, "{overlay}");
+        seen += usize::from(is_of_node);
+    }
+    assert_eq!(seen, 1, "GKE Standard");
+}
+
+#[test]
 fn selectors_ports_and_mounts_fit_together() {
     let mut broken = Vec::new();
     for (overlay, objects) in all() {
