@@ -15,6 +15,8 @@ mod overlays;
 
 mod references;
 
+mod keys;
+
 mod configs;
 
 mod scripts;
