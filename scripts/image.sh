@@ -15,6 +15,8 @@ cd "$(dirname "$0")/.."
 
 version=$(awk -F'"' '/^version = / {print $2; exit}' Cargo.toml)
 programs=(gpufleet gpufleet-agent gpufleet-server)
+# Where the programs look for whom to trust.
+authorities=/etc/ssl/certs/ca-certificates.crt
 
 build() {
     if docker version >/dev/null 2>&1; then
@@ -59,9 +61,11 @@ check() {
     for image in $(images); do
         base "$image" "$tree"
     done
-    # The first one compiles: a cargo that wants what the Dockerfile is to ask for, and has it.
+    # The first one compiles: a cargo that wants what the Dockerfile is to ask for, and has it. Rust's image has
+    # Debian's ca-certificates, which the bare tree has not: here they are this machine's.
     image=$(images | head -1)
-    mkdir -p "$work/with/usr/local/bin" "$work/with/programs"
+    mkdir -p "$work/with/usr/local/bin" "$work/with/programs" "$work/with/etc/ssl/certs"
+    install -m 644 "$authorities" "$work/with$authorities"
     for program in "${programs[@]}"; do
         install -m 755 "$from/$program" "$work/with/programs/"
     done
@@ -97,6 +101,8 @@ CARGO
     said=$(ours run --isolation chroot "$container" -- id -u)
     [ "$said" = 65532 ] || { echo "image: it runs as $said" >&2 && exit 1; }
     ours run --isolation chroot "$container" -- gpufleet-agent --print-default-config >/dev/null
+    ours run --isolation chroot "$container" -- grep -q 'BEGIN CERTIFICATE' "$authorities" ||
+        { echo "image: nobody's certificate can be trusted in it: $authorities" >&2 && exit 1; }
     for left in /source /usr/local/cargo /programs; do
         ours run --isolation chroot "$container" -- test ! -e "$left" ||
             { echo "image: what it was built from is in it: $left" >&2 && exit 1; }

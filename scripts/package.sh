@@ -82,6 +82,7 @@ Maintainer: gpufleet <gpufleet@gpufleet.example.org>
 Section: admin
 Priority: optional
 Depends: libc6 (>= $newest), libgcc-s1
+Recommends: ca-certificates
 Description: GPU fleet telemetry: agent, server and client
  Tells what every GPU of a fleet did, second by second, for whom, and where the
  time went. The NVIDIA driver is not needed to install it.

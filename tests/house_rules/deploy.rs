@@ -15,9 +15,13 @@ mod overlays;
 
 mod references;
 
+mod keys;
+
 mod configs;
 
 mod scripts;
+
+mod security;
 
 /// The overlays; the table has one section for each.
 const OVERLAYS: [&str; 3] = ["gke", "gke-autopilot", "on-prem"];

@@ -10,6 +10,7 @@ mod deploy;
 mod documents;
 mod layers;
 mod licences;
+mod not_run;
 mod readers;
 mod source;
 mod sources;

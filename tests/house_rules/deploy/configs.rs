@@ -223,6 +223,37 @@ fn every_right_that_is_asked_for_is_explained_and_nothing_else_is_taken() {
 }
 
 #[test]
+fn sqlite_finds_a_folder_for_its_temporary_files() {
+    for (overlay, objects) in all() {
+        let template = &objects["Deployment/gpufleet-server"]["spec"]["template"];
+        let container = &template["spec"]["containers"][0];
+        let root = &container["securityContext"]["readOnlyRootFilesystem"];
+        assert_eq!(root.as_bool(), Some(true), "{overlay}: or it needs none");
+        let mut environment = list_at(container, "env").iter();
+        let temporary = environment.find(|it| text_at(it, "name") == "SQLITE_TMPDIR");
+        let temporary = Path::new(temporary.map_or("", |it| text_at(it, "value")));
+        // The innermost mount is what is written.
+        let mounts = list_at(container, "volumeMounts").iter();
+        let around = mounts.filter(|it| temporary.starts_with(text_at(it, "mountPath")));
+        let mount = around.max_by_key(|it| text_at(it, "mountPath").len());
+        let mount = mount.unwrap_or_else(|| panic!("{overlay}: {temporary:?} is in no mount"));
+        assert_ne!(mount["readOnly"].as_bool(), Some(true), "{overlay}");
+        let mut volumes = list_at(template, "spec.volumes").iter();
+        let volume = volumes.find(|it| it["name"] == mount["name"]);
+        let volume = volume.expect("a mount is of a volume");
+        // What is made of a secret or a config map is read-only whatever the mount says.
+        let kinds = ["persistentVolumeClaim", "emptyDir", "hostPath"];
+        let takes = kinds.iter().any(|it| volume.get(it).is_some());
+        assert!(takes, "{overlay}: {temporary:?} takes no file");
+    }
+    let unit = super::folder().join("systemd/gpufleet-server.service");
+    let unit = fs::read_to_string(unit).expect("it is there");
+    let has = |line: &str| unit.lines().any(|it| it == line);
+    assert!(has("ProtectSystem=strict"), "or it needs none");
+    assert!(has("PrivateTmp=yes"), "/var/tmp would be read-only");
+}
+
+#[test]
 fn pods_of_the_whole_cluster_are_read_only_where_they_can_be_joined_to_gpus() {
     for (overlay, objects) in all() {
         let rules = list_at(&objects["ClusterRole/gpufleet-agent"], "rules").iter();

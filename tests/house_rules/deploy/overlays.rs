@@ -1,6 +1,6 @@
 //! What each overlay adds to the base is what the table says, and what is rendered is what kustomize
 //! makes of the sources. Where no kubectl with kustomize 5 is found the latter is not tried, and the
-//! test's output says so.
+//! test says NOT RUN.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -133,7 +133,7 @@ fn what_is_rendered_is_what_kustomize_makes_of_the_sources() {
         .output();
     let version = version.map(|it| String::from_utf8_lossy(&it.stdout).into_owned());
     if !version.is_ok_and(|it| it.contains("Kustomize Version: v5")) {
-        eprintln!("NOT RENDERED AGAIN: no kubectl with kustomize 5 is on this machine");
+        eprintln!("NOT RUN: what is rendered, no kubectl with kustomize 5 is on this machine");
         return;
     }
     let again = tempfile::tempdir().expect("a folder");

@@ -9,9 +9,14 @@ use super::{SECRETS, all, list_at, text_at, workloads};
 use crate::tree::{none, root};
 
 /// Kinds of a cluster, not of a namespace.
-const OF_THE_CLUSTER: [&str; 3] = ["Namespace", "ClusterRole", "ClusterRoleBinding"];
+const OF_THE_CLUSTER: [&str; 4] = [
+    "Namespace",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "PriorityClass",
+];
 
-/// Every config map, secret, claim and account that something names, with the keys asked for.
+/// Every config map, secret, claim, account and priority that something names, with the keys asked for.
 fn references(value: &Value, found: &mut BTreeSet<(String, String, Option<String>)>) {
     let Value::Mapping(entries) = value else {
         let elements = value.as_sequence().into_iter().flatten();
@@ -27,6 +32,7 @@ fn references(value: &Value, found: &mut BTreeSet<(String, String, Option<String
             "secret" | "credentials" => ("Secret", text_at(value, "name")),
             "persistentVolumeClaim" => ("PersistentVolumeClaim", text_at(value, "claimName")),
             "serviceAccountName" => ("ServiceAccount", value.as_str().unwrap_or_default()),
+            "priorityClassName" => ("PriorityClass", value.as_str().unwrap_or_default()),
             _ => ("", ""),
         };
         if !name.is_empty() {
@@ -91,6 +97,80 @@ fn whatever_a_manifest_names_is_there() {
         "names lead to objects, and to secrets that docs/deploy.md says how to make",
         &broken,
     );
+}
+
+#[test]
+fn the_agent_is_placed_before_what_it_watches_and_drives_nobody_out() {
+    for (overlay, objects) in all() {
+        let agent = &objects["DaemonSet/gpufleet-agent"]["spec"]["template"]["spec"];
+        let class = text_at(agent, "priorityClassName");
+        let class = objects.get(&format!("PriorityClass/{class}"));
+        let class = class.unwrap_or_else(|| panic!("{overlay}: the agent has no class of ours"));
+        // Pods without a class have 0; from a billion on classes are the system's own.
+        let value = class["value"].as_u64().unwrap_or_default();
+        assert!((1..1_000_000_000).contains(&value), "{overlay}: {value}");
+        assert_eq!(text_at(class, "preemptionPolicy"), "Never", "{overlay}");
+        assert_eq!(class["globalDefault"].as_bool(), Some(false), "{overlay}");
+    }
+}
+
+#[test]
+fn managed_prometheus_is_let_in_wherever_its_collector_runs() {
+    let document = fs::read_to_string(root().join("docs/deploy.md")).expect("it is there");
+    for (overlay, objects) in all() {
+        let namespaces: BTreeSet<&str> = if overlay.starts_with("gke") {
+            BTreeSet::from(["gmp-system", "gke-gmp-system"])
+        } else {
+            BTreeSet::new()
+        };
+        assert!(
+            namespaces
+                .iter()
+                .all(|it| document.contains(&format!("`{it}`")))
+        );
+        let binding = objects.get("RoleBinding/gpufleet-scrape");
+        let subjects = binding.map_or(&[][..], |it| list_at(it, "subjects"));
+        let collectors = subjects
+            .iter()
+            .filter(|it| text_at(it, "name") == "collector");
+        let may_read: BTreeSet<&str> = collectors.map(|it| text_at(it, "namespace")).collect();
+        assert_eq!(may_read, namespaces, "{overlay}: who may read the token");
+        let policy = &objects["NetworkPolicy/gpufleet-agent"];
+        let mut named = BTreeSet::new();
+        let mut is_labelled = false;
+        for peer in list_at(policy, "spec.ingress.0.from") {
+            let labels = &peer["namespaceSelector"]["matchLabels"];
+            is_labelled |= labels["gpufleet.io/scrapes"].as_str() == Some("true");
+            for wanted in list_at(peer, "namespaceSelector.matchExpressions") {
+                assert_eq!(text_at(wanted, "key"), "kubernetes.io/metadata.name");
+                assert_eq!(text_at(wanted, "operator"), "In");
+                named.extend(list_at(wanted, "values").iter().filter_map(Value::as_str));
+            }
+        }
+        assert_eq!(named, namespaces, "{overlay}: who reaches the agent");
+        assert!(is_labelled, "{overlay}: and who is labelled");
+    }
+}
+
+#[test]
+fn an_agent_that_finds_the_driver_on_the_node_sees_devices_that_come_later() {
+    let mut seen = 0;
+    for (overlay, objects) in all() {
+        let template = &objects["DaemonSet/gpufleet-agent"]["spec"]["template"];
+        let path_of = |mount: &str| {
+            let mut mounts = list_at(template, "spec.containers.0.volumeMounts").iter();
+            let mount = mounts.find(|it| text_at(it, "mountPath") == mount)?;
+            let mut volumes = list_at(template, "spec.volumes").iter();
+            let volume = volumes.find(|it| it["name"] == mount["name"])?;
+            Some(text_at(volume, "hostPath.path"))
+        };
+        // Elsewhere the runtime puts driver and devices in, or neither is looked at.
+        let is_of_node = path_of("/usr/local/nvidia").is_some();
+        let devices = is_of_node.then_some("/dev");
+        assert_eq!(path_of("/dev"), devices, "{overlay}");
+        seen += usize::from(is_of_node);
+    }
+    assert_eq!(seen, 1, "GKE Standard");
 }
 
 #[test]
