@@ -87,7 +87,7 @@ wheel: ## Build the Python package of the hooks into target/wheels
 test-adapters: ## Test the hooks with PyPI's torch, Transformers and Lightning (a download of 3 GB)
 	@scripts/hooks.sh adapters
 
-test-days: ## Live a thousand simulated bad days of each kind, of which `make test` lives 250 (ten minutes)
+test-days: ## Live a thousand simulated bad days of each kind, of which `make test` lives 120 (ten minutes)
 	@scripts/test.sh build days
 
 test-nccl-asan: ## Test the profiler plugin for NCCL under AddressSanitizer (minutes)

@@ -5,7 +5,7 @@
 #   scripts/test.sh build unit      only these: setup build unit fuzz lints end-to-end browser
 #                                   hooks-setup hooks torch; and beside them postgres, which runs
 #                                   on PostgreSQL what end-to-end runs on SQLite alone, and days,
-#                                   which lives a thousand bad days where unit lives 250
+#                                   which lives a thousand bad days where unit lives 120
 #
 # A stage that fails or takes longer than its budget (seconds, on 2 cores) fails the run.
 # The full output of each stage is kept in target/test-logs/.

@@ -3,7 +3,7 @@
 //! the server alone, in whose drain the live view stays live. And bad days of those who are to be told of
 //! incidents. And hours of what goes wrong in the demo, judged, and replayed from what was stored of them.
 //!
-//! Each kind of bad day is lived with the seeds 1 to 250 in every `make test`, and with a thousand by
+//! Each kind of bad day is lived with the seeds 1 to 120 in every `make test`, and with a thousand by
 //! `make test-days`: those take ten minutes of two cores.
 
 mod judged;
@@ -15,7 +15,7 @@ use gpufleet_tests::simulation::day::{Day, Outcome};
 use gpufleet_tests::simulation::outage;
 use gpufleet_tests::simulation::telling::{self, Outcomes};
 
-const DAYS: u64 = 250;
+const DAYS: u64 = 120;
 /// `GPUFLEET_TEST_DAYS=n` lives n days of each kind.
 const DAYS_VARIABLE: &str = "GPUFLEET_TEST_DAYS";
 /// `GPUFLEET_TEST_SEED=n` replays one day.
