@@ -74,7 +74,7 @@ fn run_of(asked: &str, job: impl FnOnce(&str) -> anyhow::Result<Meant>) -> anyho
 fn meant(jobs: &[Value], asked: &str) -> anyhow::Result<Meant> {
     let mut names = jobs.iter().collect::<Vec<_>>();
     names.sort_by_key(|&it| name(it));
-    names.dedup_by_key(|it| name(*it));
+    names.dedup_by_key(|it| name(it));
     match names.as_slice() {
         [] => anyhow::bail!("no job is called “{asked}”; `gpufleet jobs` lists them"),
         [last] => {

@@ -129,11 +129,13 @@ fn target(look: &Look<'_>, key: &RunKey, brief: &Brief) -> Option<f64> {
         .iter()
         .filter_map(|it| look.found.gpu(&key.cluster, it));
     let holder = known.find_map(|it| Holder::told_by(&it.resource));
-    let holder = holder.unwrap_or_else(|| Holder {
-        job: key.run.job.name.clone(),
-        namespace: key.run.job.namespace.clone(),
-        ..Holder::default()
-    });
+    let mut holder = holder.unwrap_or_default();
+    let job = &key.run.job;
+    if !holder.is_called(&job.name) {
+        // Who holds the GPUs calls it otherwise, or nobody told who does.
+        holder.job.clone_from(&job.name);
+        holder.namespace.clone_from(&job.namespace);
+    }
     look.targets.mfu(&key.cluster, &holder, look.at.millis())
 }
 

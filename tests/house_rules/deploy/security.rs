@@ -64,13 +64,11 @@ fn is_baseline(template: &Value) -> bool {
         .iter()
         .any(|it| it.get("hostPath").is_some());
     let opens = |container: &&Value| {
-        let ports = list_at(container, "ports").iter();
-        let adds = list_at(container, "securityContext.capabilities.add").iter();
+        let mut ports = list_at(container, "ports").iter();
+        let mut adds = list_at(container, "securityContext.capabilities.add").iter();
         at(container, "securityContext.privileged").as_bool() == Some(true)
-            || ports.into_iter().any(|it| it.get("hostPort").is_some())
-            || adds
-                .into_iter()
-                .any(|it| !BASELINE_ADDS.contains(&it.as_str().unwrap_or_default()))
+            || ports.any(|it| it.get("hostPort").is_some())
+            || adds.any(|it| !BASELINE_ADDS.contains(&it.as_str().unwrap_or_default()))
     };
     let is_unusual = |security: &Value| {
         text_at(security, "seccompProfile.type") == "Unconfined"
