@@ -1,8 +1,7 @@
 //! Data-bound: the loader is slower than the GPUs, for want of workers, CPU, disk or network.
 //!
 //! The loader makes a batch in a step's time; to make none wait it has to be step ÷ (step − wait) as
-//! fast. With CPU to spare that many more workers do it; where there are as many as CPUs, what else the loader could
-//! do is proposed with low confidence. What stays is [`LEFT`] of the step.
+//! fast. With CPU to spare that many more workers do it. What stays is [`LEFT`] of the step.
 //!
 //! What it waits for the host says: the part of the time in which some task waits for I/O, and how busy its CPUs are. A
 //! host that does not tell the first (a kernel with `psi=0`) leaves disk and workers alike: more workers are advised
@@ -39,26 +38,19 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
             };
             (Bottleneck::DataCpu, knob, Confidence::Medium)
         }
-        // Neither disk nor CPU is what it waits for.
-        (Some(false), Some(false)) => match workers(run, faster) {
-            Some(knob) => (Bottleneck::DataWorkers, knob, Confidence::High),
-            None => (
-                Bottleneck::DataUnknown,
-                of_loader(run).into_iter().next()?,
-                Confidence::Low,
-            ),
-        },
+        (Some(false), Some(false)) => {
+            let knob = workers(run, faster)?;
+            (Bottleneck::DataWorkers, knob, Confidence::High)
+        }
         _ => {
-            let knob = workers(run, faster).or_else(|| of_loader(run).into_iter().next());
-            (Bottleneck::DataUnknown, knob?, Confidence::Low)
+            let knob = workers(run, faster)?;
+            (Bottleneck::DataUnknown, knob, Confidence::Low)
         }
     };
     let waits = matches!(
         bottleneck,
         Bottleneck::DataWorkers | Bottleneck::DataUnknown
     );
-    let mut also = if waits { of_loader(run) } else { Vec::new() };
-    also.retain(|it| *it != knob);
     let read =
         |name: &str, value: Option<f64>| value.map(|it| Reading::new(name, it, None, Unit::Ratio));
     let waiting = Reading::new("waiting for data", share, Some(LEFT), Unit::Ratio);
@@ -69,7 +61,7 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
         part: Part::Data,
         measured: [waiting].into_iter().chain(io).chain(cpu).collect(),
         knob,
-        also,
+        also: if waits { of_loader(run) } else { Vec::new() },
         share,
         removed: (share - LEFT).max(0.0),
         confidence,

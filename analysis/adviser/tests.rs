@@ -318,23 +318,6 @@ fn as_many_workers_as_cpus_are_not_made_more() {
     run.data_wait_s = Some(0.2);
     run.set_up.num_workers = Some(24);
     assert_eq!(advise(&run), []);
-    (run.set_up.pin_memory, run.set_up.persistent_workers) = (Some(false), Some(false));
-    let advice = only(&run);
-    let said = (advice.bottleneck, advice.confidence, advice.knob.name);
-    assert_eq!(
-        said,
-        (
-            Bottleneck::DataUnknown,
-            Confidence::Low,
-            "persistent_workers"
-        )
-    );
-    let also: Vec<_> = advice
-        .also
-        .iter()
-        .map(|it| (it.name, &*it.proposed))
-        .collect();
-    assert_eq!(also, [("pin_memory", "on")], "each once");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::paging::{self, Page, Paging};
 use super::problem::{Asked, Place, Problem};
 use super::runs::{RunKnown, key, known, unknown};
 use crate::auth::Grant;
+use crate::health::StoreSeen;
 use crate::runs::{KnownRun, Run, RunKey, lookup};
 use crate::store::RunFilter;
 use crate::web::Web;
@@ -20,8 +21,8 @@ use crate::web::Web;
 const RUNNING: &str = "running";
 const STATES: [&str; 3] = [RUNNING, "silent", "ended"];
 
-/// Within this the store was told that a run was heard that runs, nanoseconds: it is told every five minutes, and
-/// later by how long it took nothing.
+/// Within this the store was told that a run was heard that runs, nanoseconds: it is told every five minutes, while it
+/// takes anything.
 const RUNNING_HEARD_WITHIN: i64 = 3_600 * NANOS_PER_SECOND;
 
 /// Which jobs.
@@ -72,11 +73,12 @@ pub async fn jobs(
     let state = asked.state.as_deref().map(state).transpose()?;
     let named = asked.name.as_deref().map(named).transpose()?;
     let now = web.app.clock.now();
+    let is_told = state == Some(RUNNING) && !StoreSeen::of(&web.app).is_failing;
     let filter = RunFilter {
         cluster: grant.cluster.clone().or(asked.cluster.map(Arc::from)),
         only_last: true,
         // How the others stand the store cannot say: only who hears them knows.
-        heard_since: (state == Some(RUNNING)).then(|| now.shifted(-RUNNING_HEARD_WITHIN)),
+        heard_since: is_told.then(|| now.shifted(-RUNNING_HEARD_WITHIN)),
         ..named.unwrap_or_default()
     };
     let found = web.app.store.runs(&filter, after, limit).await;

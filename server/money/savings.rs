@@ -365,7 +365,7 @@ fn asked(
     let machine = Machine::told(cluster, node.as_deref(), model, 1);
     let (priced_as, basis, _) = terms.machine(&machine, at.millis(), at.millis() + 1);
     // Of a machine that is bought nothing else is to be had, and of one whose like are all committed to nobody asks.
-    let is_committed = committed.covers(&machine, basis);
+    let is_committed = committed.covers(&machine, (resource.origin(), basis));
     let is_rented = priced_as == machine.machine_type;
     let others = match is_rented && !is_committed {
         true => cards::to_be_had(terms, specs, (machine.region, basis), at.millis()),

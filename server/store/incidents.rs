@@ -146,19 +146,21 @@ impl Store {
         let sql = format!(
             "SELECT id, since_ms, data FROM incident WHERE {} ORDER BY since_ms DESC, id DESC LIMIT {}",
             conditions.join(" AND "),
-            limit
+            limit + 1
         );
         let mut transaction = self.read().await?;
         let rows = transaction.fetch(&sql, &values).await;
         drop(transaction);
-        let rows = rows.doing("reading incidents")?;
+        let mut rows = rows.doing("reading incidents")?;
+        let has_more = rows.len() > limit;
+        rows.truncate(limit);
         let mut bad = Vec::new();
         let mut found = Vec::new();
         for row in &rows {
             found.extend(read(row, &mut bad)?);
         }
         // By what is there, not by what could be read: the next ones are behind it all the same.
-        let last = rows.last().filter(|_| rows.len() == limit);
+        let last = rows.last().filter(|_| has_more);
         let next = last.map(place).transpose()?;
         self.set_aside(&bad).await?;
         Ok((found, bad, next))

@@ -31,7 +31,7 @@ const MAX_EVENTS: usize = 500;
 const MAX_RUNS: usize = 5_000;
 
 /// Incidents that are over that are looked at, those that began last.
-const MAX_INCIDENTS: usize = 5_000;
+const MAX_INCIDENTS: usize = 1_000;
 
 /// What people ask of the day before; what is wrong now is an incident.
 const KINDS: [EventKind; 7] = [

@@ -129,19 +129,21 @@ fn target(look: &Look<'_>, key: &RunKey, brief: &Brief) -> Option<f64> {
         .iter()
         .filter_map(|it| look.found.gpu(&key.cluster, it));
     let holder = known.find_map(|it| Holder::told_by(&it.resource));
-    let mut holder = holder.unwrap_or_default();
     let job = &key.run.job;
+    let mut holder = holder.unwrap_or_else(|| Holder {
+        namespace: job.namespace.clone(),
+        ..Holder::default()
+    });
     if !holder.is_called(&job.name) {
         // Who holds the GPUs calls it otherwise, or nobody told who does.
         holder.job.clone_from(&job.name);
-        holder.namespace.clone_from(&job.namespace);
     }
     look.targets.mfu(&key.cluster, &holder, look.at.millis())
 }
 
 fn of_slow(look: &Look<'_>, key: &RunKey, (mfu, own): (f64, Option<f64>), brief: &Brief) -> Waste {
     let (target, whose) = match own {
-        Some(own) => (own, "of its own"),
+        Some(own) => (own, "from the tables"),
         None => (DEFAULT_MFU, "default"),
     };
     let missing = 1.0 - mfu / target;

@@ -1,12 +1,12 @@
 //! How many nodes are paid for whether they run or not: as many of a machine type in a region as somebody committed to.
 //!
-//! A commitment is of no node in particular, and never of one on Spot: as long as more run than are committed to, one
-//! that is given back saves its price.
+//! A commitment is of no node in particular, and never of one on Spot or of one that is simulated: as long as more run
+//! than are committed to, one that is given back saves its price.
 
 use std::collections::HashMap;
 
 use gpufleet_analysis::price_book::{Basis, Commitment};
-use gpufleet_telemetry::identity::attribute;
+use gpufleet_telemetry::identity::{Origin, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::{by_node, node};
@@ -17,7 +17,7 @@ use crate::money::{Machine, Terms};
 /// Nodes of a machine type in a region.
 #[derive(Debug, Default)]
 struct Count {
-    /// That are there, not on Spot.
+    /// That are there, live and not on Spot.
     nodes: usize,
     /// That are committed to.
     committed: usize,
@@ -40,7 +40,11 @@ impl Committed {
         let nodes = by_node(found)
             .into_iter()
             .filter_map(|((cluster, name), gpus)| {
-                let model = gpus.first()?.1.resource.attribute(attribute::GPU_MODEL);
+                let first = &gpus.first()?.1.resource;
+                if first.origin() != Origin::Live {
+                    return None;
+                }
+                let model = first.attribute(attribute::GPU_MODEL);
                 let resource = node(app, cluster, name);
                 let machine =
                     Machine::told(cluster, resource.as_deref(), model.unwrap_or_default(), 1);
@@ -71,20 +75,21 @@ impl Committed {
         Self(counts)
     }
 
-    /// How many nodes like this one are committed to; 0 where it is on Spot.
-    pub(super) fn nodes(&self, machine: &Machine<'_>, basis: Basis) -> usize {
-        self.like(machine, basis).map_or(0, |it| it.committed)
+    /// How many nodes like this one are committed to; 0 where it is on Spot or not live.
+    pub(super) fn nodes(&self, machine: &Machine<'_>, paid: (Origin, Basis)) -> usize {
+        self.like(machine, paid).map_or(0, |it| it.committed)
     }
 
     /// Whether all nodes like this one are: then none of them saves anything.
-    pub(super) fn covers(&self, machine: &Machine<'_>, basis: Basis) -> bool {
-        let like = self.like(machine, basis);
+    pub(super) fn covers(&self, machine: &Machine<'_>, paid: (Origin, Basis)) -> bool {
+        let like = self.like(machine, paid);
         like.is_some_and(|it| it.committed >= it.nodes.max(1))
     }
 
-    fn like(&self, machine: &Machine<'_>, basis: Basis) -> Option<&Count> {
+    fn like(&self, machine: &Machine<'_>, paid: (Origin, Basis)) -> Option<&Count> {
         let key = (machine.machine_type.to_owned(), machine.region.to_owned());
-        self.0.get(&key).filter(|_| basis != Basis::Spot)
+        let is_live = paid.0 == Origin::Live && paid.1 != Basis::Spot;
+        self.0.get(&key).filter(|_| is_live)
     }
 }
 
@@ -127,16 +132,17 @@ mod tests {
         for (committed, at_ms, covers) in [(1, 10, false), (3, 10, true), (3, 20, false)] {
             let found = Committed::counted(&[commitment(committed)], nodes.iter().cloned(), at_ms);
             assert_eq!(
-                found.covers(&machine, Basis::OnDemand),
+                found.covers(&machine, (Origin::Live, Basis::OnDemand)),
                 covers,
                 "{committed} at {at_ms}"
             );
-            assert!(!found.covers(&machine, Basis::Spot));
+            assert!(!found.covers(&machine, (Origin::Live, Basis::Spot)));
+            assert!(!found.covers(&machine, (Origin::Simulated, Basis::OnDemand)));
             let elsewhere = Machine {
                 region: "eu",
                 ..machine
             };
-            assert_eq!(found.nodes(&elsewhere, Basis::OnDemand), 0);
+            assert_eq!(found.nodes(&elsewhere, (Origin::Live, Basis::OnDemand)), 0);
         }
     }
 }

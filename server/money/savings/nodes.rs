@@ -184,12 +184,12 @@ fn kind(
     let at_ms = at.millis();
     let (priced_as, basis, _) = terms.machine(&machine, at_ms, at_ms + 1);
     let is_rented = !priced_as.is_empty() && priced_as == machine.machine_type;
-    if !is_rented || committed.covers(&machine, basis) {
+    if !is_rented || committed.covers(&machine, (first.origin(), basis)) {
         return None;
     }
     let seconds: Option<i64> = gpus.iter().map(|it| it.1.second).sum();
     let hour = seconds?.checked_mul(3_600)?;
-    let of_these = committed.nodes(&machine, basis);
+    let of_these = committed.nodes(&machine, (first.origin(), basis));
     let kind = (cluster.to_string(), machine.machine_type.to_owned(), hour);
     Some((kind, machine.region.to_owned(), of_these))
 }

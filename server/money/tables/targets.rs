@@ -85,12 +85,14 @@ impl Targets {
         holder: &'a Holder,
         at_ms: i64,
     ) -> impl Iterator<Item = &'a Row> {
-        let payer = self.owners.payer(holder, at_ms);
+        // Whose it is takes all owner rules: where no row names a team nobody asks.
+        let names_team = self.rows.iter().any(|it| !it.team.is_empty());
+        let payer = names_team.then(|| self.owners.payer(holder, at_ms));
         let is_of = |named: &str, has: &str| named.is_empty() || named == has;
         self.rows.iter().filter(move |it| {
             it.span.holds_at(at_ms)
                 && is_of(&it.cluster, cluster)
-                && is_of(&it.team, payer.name())
+                && is_of(&it.team, payer.as_ref().map_or("", Payer::name))
                 && (is_of(&it.job, &holder.job) || holder.is_called(&it.job))
         })
     }

@@ -388,7 +388,7 @@ async fn a_run_is_held_against_the_mfu_of_its_own_that_a_table_says() {
     let folder = tempfile::tempdir().unwrap();
     for (least, row_of) in [
         ("0.15", None),
-        ("0.25", Some("below the target of 25 % (of its own)")),
+        ("0.25", Some("below the target of 25 % (from the tables)")),
     ] {
         let table = folder.path().join("targets.csv");
         let rows = format!(
