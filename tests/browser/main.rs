@@ -3,6 +3,7 @@
 //!
 //! Pictures of what it saw are kept in target/screenshots, outside of git.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gpufleet_standin_nvml::Scenario;
@@ -91,26 +92,40 @@ impl Fleet {
     }
 }
 
-#[test]
-fn every_kind_of_page_is_whole_for_everybody_by_eye_and_by_keyboard() {
-    let world = World::new();
-    let fleet = Fleet::new(&world);
-    let mut browser = Browser::start(&world, Window::DESK);
+/// One page of each kind, as links lead to them.
+fn pages(browser: &Browser, fleet: &Fleet) -> BTreeMap<String, String> {
     // What is judged anew is linked a tick after what it is of.
-    let pages = wait::until("links lead to every kind of page", FIRST_DATA_LIMIT, || {
-        let pages = kinds::found(&browser, &fleet.root());
+    wait::until("links lead to every kind of page", FIRST_DATA_LIMIT, || {
+        let pages = kinds::found(browser, &fleet.root());
         let found: Vec<&str> = pages.keys().map(String::as_str).collect();
         let is_all = found == kinds::ALL;
         if !is_all {
             eprintln!("links lead to {found:?}");
         }
         is_all.then_some(pages)
-    });
+    })
+}
+
+#[test]
+fn every_kind_of_page_is_whole_for_everybody_by_keyboard_and_loads_from_here_alone() {
+    let world = World::new();
+    let fleet = Fleet::new(&world);
+    let mut browser = Browser::start(&world, Window::DESK);
+    let pages = pages(&browser, &fleet);
     let mut wrong = origins::wrong_with(&browser, &pages);
     wrong.extend(keyboard::wrong_with(&mut browser, &pages));
     wrong.extend(keyboard::wrong_with_shortcuts(&mut browser, &fleet.root()));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_kind_of_page_is_whole_for_everybody_by_eye() {
+    let world = World::new();
+    let fleet = Fleet::new(&world);
+    let mut browser = Browser::start(&world, Window::DESK);
+    let pages = pages(&browser, &fleet);
     let report = every_page::report(&fleet.server, &world);
-    wrong.extend(every_page::wrong_with_all(&mut browser, &pages, &report));
+    let wrong = every_page::wrong_with_all(&mut browser, &pages, &report);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
