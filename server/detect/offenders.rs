@@ -67,7 +67,8 @@ impl Offenders {
                 resolved_since: Some(now.shifted(-WINDOW_NS)),
                 ..IncidentFilter::default()
             };
-            for incident in app.store.many_incidents(&filter, MOST).await? {
+            let (over, _) = app.store.incidents(&filter, None, MOST).await?;
+            for incident in over {
                 let lost = incident.lost_known().copied();
                 let place = incident.place;
                 let (Some(node), Some(gpu)) = (place.node, place.gpu) else {

@@ -89,28 +89,6 @@ impl Store {
         Ok((found, next))
     }
 
-    /// Those that began last, until `most` were looked at, whatever a page holds.
-    ///
-    /// # Errors
-    /// As [`Self::incidents`].
-    pub async fn many_incidents(
-        &self,
-        filter: &IncidentFilter,
-        most: usize,
-    ) -> Result<Vec<Incident>, StoreError> {
-        let (mut found, mut looked_at, mut place) = (Vec::new(), 0, None);
-        while looked_at < most {
-            let (page, next) = self.incidents(filter, place, MAX_INCIDENTS).await?;
-            found.extend(page);
-            looked_at += MAX_INCIDENTS;
-            place = next;
-            if place.is_none() {
-                break;
-            }
-        }
-        Ok(found)
-    }
-
     async fn found(
         &self,
         filter: &IncidentFilter,

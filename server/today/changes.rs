@@ -98,7 +98,7 @@ pub(super) async fn read(store: &Store, grant: &Grant, now: Timestamp) -> Result
         resolved_since: Some(from),
         ..IncidentFilter::default()
     };
-    let over = store.many_incidents(&filter, MAX_INCIDENTS).await?;
+    let (over, _) = store.incidents(&filter, None, MAX_INCIDENTS).await?;
     let mut events = Vec::new();
     for kind in KINDS {
         let filter = EventFilter {
