@@ -33,7 +33,9 @@ build() {
 
 # What the probe meets instead of CUDA's driver. Beside the wheel: built alone it has other features of its dependencies
 # than with the workspace, and in target/ each of the two would have the other, and all that needs it, built anew.
+# `make test` has built it and names it.
 standin() {
+    [ -n "${GPUFLEET_STANDIN_CUDA:-}" ] && return
     cargo build -q --locked --profile fast -p gpufleet-standin-cuda
     export GPUFLEET_STANDIN_CUDA="$CARGO_TARGET_DIR/fast/libgpufleet_standin_cuda.so"
 }

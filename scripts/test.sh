@@ -149,14 +149,20 @@ bad_days() {
     fi
 }
 
-# Three at once: they wait for ticks and for the page more than they compute.
+# Four at once: they wait for ticks and for the page more than they compute.
 browser() {
-    one_binary browser 3
+    one_binary browser 4
 }
 
 # Two at once; the one that is about pace has both cores to itself, which cargo test cannot be told.
 torch() {
     if have_nextest; then one_binary torch 2; else one_binary torch; fi
+}
+
+# The stand-in of the build before it, where there was one.
+hooks() {
+    stage_wanted build && export GPUFLEET_STANDIN_CUDA="$PWD/target/debug/libgpufleet_standin_cuda.so"
+    scripts/hooks.sh test
 }
 
 stop_postgres() {
@@ -175,7 +181,7 @@ if stage setup 300 scripts/setup.sh test && stage build 480 build; then
     stage end-to-end 600 end_to_end
     [ ${#wanted[@]} -eq 0 ] || { stage postgres 600 end_to_end_on_postgres; stage days 1200 bad_days; }
     stage browser 300 browser
-    stage hooks-setup 300 scripts/hooks.sh setup && took=0 && stage hooks 300 scripts/hooks.sh test &&
+    stage hooks-setup 300 scripts/hooks.sh setup && took=0 && stage hooks 300 hooks &&
         stage torch $((300 - took)) torch
 else
     rows+=("everything after it was not run")

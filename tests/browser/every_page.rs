@@ -16,10 +16,15 @@ use crate::stand_still;
 /// The demo's history is accounted, on a busy machine.
 const MONTH_LIMIT: Duration = Duration::from_secs(240);
 
-/// What a page is looked at in.
-const LOOKS: [(&str, Window, bool); 5] = [
+/// What a page is looked at in: a name, a window, whether it is dark.
+pub(crate) type Look = (&'static str, Window, bool);
+
+pub(crate) const ON_A_DESK: [Look; 2] = [
     ("desk", Window::DESK, false),
     ("desk-dark", Window::DESK, true),
+];
+
+pub(crate) const ON_A_PHONE_AND_ON_A_WALL: [Look; 3] = [
     ("phone", Window::PHONE, false),
     ("phone-dark", Window::PHONE, true),
     ("wall", Window::WALL, false),
@@ -72,11 +77,12 @@ pub(crate) fn wrong_with(browser: &Browser, url: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with any of these pages, or with this report, in any window and light.
+/// What is wrong with any of these pages, or with this report, in any of these windows and lights.
 pub(crate) fn wrong_with_all(
     browser: &mut Browser,
     pages: &BTreeMap<String, String>,
     report: &str,
+    looks: &[Look],
 ) -> Vec<String> {
     let pictures = repository().join("target/screenshots");
     let axe = Axe::into(browser);
@@ -87,7 +93,7 @@ pub(crate) fn wrong_with_all(
     let mut wrong = Vec::new();
     // What was asked for before is not of these pages.
     browser.console();
-    for (look, window, is_dark) in LOOKS {
+    for (look, window, is_dark) in looks.iter().copied() {
         browser.resize(window);
         browser.likes_dark(is_dark);
         let is_shown = |kind: &str| window != Window::WALL || ON_A_WALL.contains(&kind);
