@@ -262,6 +262,40 @@ pub fn together(all: &[Advice]) -> f64 {
     1.0 / (1.0 - most.values().sum::<f64>().min(0.95))
 }
 
+impl Confidence {
+    /// The name in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
+impl Bottleneck {
+    /// The name in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DataWorkers => "data_workers",
+            Self::DataCpu => "data_cpu",
+            Self::DataDisk => "data_disk",
+            Self::DataNetwork => "data_network",
+            Self::DataStorage => "data_storage",
+            Self::DataUnknown => "data_unknown",
+            Self::HostSync => "host_sync",
+            Self::HostWork => "host_work",
+            Self::Communication => "communication",
+            Self::MemoryBandwidth => "memory_bandwidth",
+            Self::Launch => "launch",
+            Self::TensorCoresUnused => "tensor_cores_unused",
+            Self::PipelineBubble => "pipeline_bubble",
+            Self::Recomputation => "recomputation",
+            Self::Checkpoint => "checkpoint",
+        }
+    }
+}
+
 impl Knob {
     /// A knob that the run tells, or not.
     fn of(set_up: &SetUp, name: &'static str, proposed: impl Into<String>) -> Self {

@@ -25,10 +25,12 @@ use crate::runs::{
 use crate::web::Web;
 use crate::words::text;
 
+mod advised;
 mod drawn;
 mod figure;
 mod listed;
 
+pub use advised::{AdviceKnown, Advised, KnobKnown};
 pub use drawn::Drawn;
 pub use figure::Figure;
 pub use listed::RunKnown;
@@ -137,9 +139,9 @@ pub struct RunDetail {
     pub slow_ranks: Vec<SlowRank>,
     /// Why nobody is judged to be slow, or cannot be; none where somebody is named, or it is known that nobody is slow.
     pub not_judged: Option<&'static str>,
-    /// That its GPUs stand still and nothing that was measured says why, in a sentence; none where they do not, or it is
-    /// known.
-    pub unexplained_gaps: Option<String>,
+    /// What would make it faster.
+    #[serde(flatten)]
+    pub advised: Advised,
     /// Why it ended.
     pub ending: Option<Ending>,
     /// When it will be done at its present pace; none where it plans nothing.
@@ -368,6 +370,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         lost_usd: Figure::of(cost.of_lost_steps(run)),
     });
     let broke_off = reliability::of(&attempts);
+    let profile = advice::of(&web.app, &web.specs, (key, run), Some(&broke_off), now);
     let finish = run
         .forecast(&cost, now)
         .filter(|_| run.state(now) == RunState::Running);
@@ -393,7 +396,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         goodput_missing: goodput.err().map(str::to_owned),
         slow_ranks: slow.collect(),
         not_judged: verdict.and_then(|it| words::not_named(run, it)),
-        unexplained_gaps: unexplained_gaps(web, key, run, now),
+        advised: Advised::of(profile, run),
         ending,
         finish_at: finish.and_then(|it| it.finish_at).map(text::rfc3339),
         deadline: deadline.map(text::rfc3339),
@@ -418,13 +421,6 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
             .map(|(number, it)| rank(*number, it))
             .collect(),
     })
-}
-
-/// That GPUs of a run that steps stand still, where nobody knows why.
-fn unexplained_gaps(web: &Web, key: &RunKey, run: &Run, now: Timestamp) -> Option<String> {
-    let steps = run.state(now) == RunState::Running && run.stands_since(now).is_none();
-    let profile = steps.then(|| advice::profile(key, run, &web.app.fleet, None, &web.specs))?;
-    advice::unexplained(&profile?, run)
 }
 
 /// A share of the job's time.

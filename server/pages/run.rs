@@ -12,8 +12,6 @@ mod utilisation;
 
 pub(crate) mod collectives;
 
-mod advice;
-
 pub(super) use parts::{HOOKS, PRICES};
 
 use std::sync::Arc;
@@ -22,7 +20,6 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
-use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::incident::Incident;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -36,15 +33,13 @@ use super::incidents::Beside;
 use super::marks::{self, Marks};
 use super::problem;
 use super::series::Series;
-use crate::runs::advice::{profile, with_failures};
-use crate::runs::cost;
+use crate::runs::advice::{self, Advisory};
 use crate::runs::{Run, RunKey, State as RunState, lookup, words as sentences};
 use crate::store::RunFilter;
 use crate::view::FleetView;
 use crate::web::Web;
 use crate::words::text::{self, Name};
 use crate::words::{self, address};
-use advice::Advisory;
 use collectives::Collective;
 use parts::{Bar, Ending, Figure, HeatMap, RankLine};
 
@@ -212,6 +207,9 @@ fn page(
             .collect()
     };
     let (ranks, more_ranks) = parts::ranks(run, frame.at, &key.cluster);
+    let broke_off = past.reliability.as_ref();
+    let told = advice::of(&web.app, &web.specs, (key, run), broke_off, frame.at);
+    let advised = told.map(|it| advice::advisory(&it, run));
     RunPage {
         title: Name::new(&key.run.job.name),
         job: Name::new(&key.run.job.to_string()),
@@ -250,9 +248,7 @@ fn page(
             .as_ref()
             .map(parts::goodput)
             .map_err(|why| *why),
-        advice: (state == RunState::Running && run.stands_since(frame.at).is_none())
-            .then(|| of_adviser(web, key, run, past.reliability.as_ref()))
-            .flatten(),
+        advice: advised.ok(),
         collectives: collectives::collectives(&past.lives, run),
         loss: loss::series(&past.loss, loss::minutes(&(start..end))),
         loss_marks: marks::of_curves(&past.changed, &loss::minutes(&(start..end))),
@@ -273,17 +269,4 @@ fn page(
         past_failed: past.failed,
         frame,
     }
-}
-
-fn of_adviser(
-    web: &Web,
-    key: &RunKey,
-    run: &Run,
-    broke_off: Option<&Reliability>,
-) -> Option<Advisory> {
-    let hour = cost::price(&web.app, (key, run)).ok();
-    let second = hour.map(|it| it / 3_600);
-    let profile = profile(key, run, &web.app.fleet, second, &web.specs)?;
-    let profile = with_failures(profile, broke_off);
-    Some(advice::advisory(&profile, run))
 }

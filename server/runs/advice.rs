@@ -19,18 +19,22 @@ use gpufleet_analysis::robust::median;
 use gpufleet_telemetry::catalog::{Metric, gpu, node, training};
 use gpufleet_telemetry::gpu_specs::{DataType, Specs};
 use gpufleet_telemetry::identity::{ResourceKind, attribute};
+use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::{Mesh, Phase, Place};
 
-use super::{Rank, Run, RunKey};
+use super::{Rank, Run, RunKey, State, cost, words};
+use crate::App;
 use crate::fleet::{Fleet, Live};
 use crate::store::model::ResourceKey;
 
 mod collectives;
 mod gaps;
 mod set_up;
+mod told;
 
 pub use gaps::unexplained;
 pub use set_up::{KNOBS, set_up};
+pub use told::{Advised, Advisory, advisory, maybe_hidden};
 
 /// Ranks that are looked at: more change no median.
 const RANKS: usize = 64;
@@ -38,10 +42,37 @@ const RANKS: usize = 64;
 /// Steps that times are means of.
 const STEPS: u64 = 100;
 
+/// Why nothing is advised of a run that has no pace yet.
+const NO_PACE: &str = "how long its steps take is not known yet";
+
 /// What a rank does in a step on average, seconds.
 struct Times {
     data_wait_s: f64,
     communication_s: f64,
+}
+
+/// What the adviser is told of a run as it is now, with what its GPUs cost and how often its job broke off, where
+/// somebody has looked.
+///
+/// # Errors
+/// Why nothing is advised of it, in words that end a sentence.
+pub fn of(
+    app: &App,
+    specs: &Specs,
+    (key, run): (&RunKey, &Run),
+    broke_off: Option<&Reliability>,
+    now: Timestamp,
+) -> Result<Profile, &'static str> {
+    match run.state(now) {
+        State::Ended { .. } => return Err("it has ended"),
+        State::Silent { .. } => return Err("nothing is heard of it"),
+        State::Running if run.stands_since(now).is_some() => return Err(words::STANDS),
+        State::Running => {}
+    }
+    let hour = cost::price(app, (key, run)).ok();
+    let second = hour.map(|it| it / 3_600);
+    let profile = profile(key, run, &app.fleet, second, specs).ok_or(NO_PACE)?;
+    Ok(with_failures(profile, broke_off))
 }
 
 /// What the adviser is told of a run, of which a second of a GPU costs this; none before it has a pace.

@@ -59,17 +59,13 @@ async fn a_pipeline_on_cards_whose_memory_is_busy_is_told_of_both() {
     }
 }
 
-#[tokio::test]
-async fn gpus_that_stand_still_are_told_until_a_profile_says_why() {
-    // Of each second a tenth is waited for data.
-    let server = server_of(fleet_with(gpu::GRAPHICS_ACTIVE, 0.68), false).await;
-    let asked = format!("/api/v1/runs/prod/{}/0", segment(JOB));
-    let said = "The GPUs stand still for 22 % of the time";
-    let found = server.json(&asked).await;
-    let told = found["unexplained_gaps"].as_str();
-    assert!(told.is_some_and(|it| it.starts_with(said)), "{found}");
-    let (_, page) = server.get(&address(JOB)).await;
-    assert!(page.contains(said), "{page}");
+/// The address of a job's first attempt in the API.
+fn run_of(job: &str) -> String {
+    format!("/api/v1/runs/prod/{}/0", segment(job))
+}
+
+/// A profile of the job says that its GPU stands still for synchronisations.
+fn profiled(server: &Fixture) {
     let told = [
         (training::STEPS, 120.0),
         (training::PROFILE_STEP, 100.0),
@@ -83,11 +79,75 @@ async fn gpus_that_stand_still_are_told_until_a_profile_says_why() {
     ];
     let runs = server.fleet.runs();
     runs.rank(&rank(JOB, 0, &told), heard(AGE)).unwrap();
+}
+
+#[tokio::test]
+async fn gpus_that_stand_still_are_told_until_a_profile_says_why() {
+    // Of each second a tenth is waited for data.
+    let server = server_of(fleet_with(gpu::GRAPHICS_ACTIVE, 0.68), false).await;
+    let asked = run_of(JOB);
+    let said = "The GPUs stand still for 22 % of the time";
+    let found = server.json(&asked).await;
+    let told = found["unexplained_gaps"].as_str();
+    assert!(told.is_some_and(|it| it.starts_with(said)), "{found}");
+    let (_, page) = server.get(&address(JOB)).await;
+    assert!(page.contains(said), "{page}");
+    profiled(&server);
     let found = server.json(&asked).await;
     assert_eq!(found["unexplained_gaps"], Value::Null);
     let (_, page) = server.get(&address(JOB)).await;
     assert!(!page.contains(said), "{page}");
     for said in ["profile of steps 101 to 103", "12 a step"] {
         assert!(page.contains(said), "{said}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn the_api_advises_what_the_page_does() {
+    let server = server_of(fleet_with(gpu::GRAPHICS_ACTIVE, 0.68), false).await;
+    profiled(&server);
+    let found = server.json(&run_of(JOB)).await;
+    let (_, page) = server.get(&address(JOB)).await;
+    let page = page.replace("&#39;", "'");
+    assert_eq!(found["advice_missing"], Value::Null);
+    let all = found["advice"].as_array().expect("it runs");
+    let limits: Vec<_> = all.iter().map(|it| it["limit"].as_str()).collect();
+    assert!(limits.contains(&Some("host_sync")), "{found}");
+    for advice in all {
+        let [gain, removed] = ["gain", "removed"].map(|it| advice[it].as_f64().expect("a number"));
+        assert!((gain * (1.0 - removed) - 1.0).abs() < 1e-9, "{advice}");
+        let gain = format!("{gain:.2} × as fast");
+        assert!(page.contains(&gain), "{gain}: {page}");
+        let name = &advice["knob"]["name"];
+        let said = ["what", "measured", "worth", "confidence"].map(|it| &advice[it]);
+        for said in said.into_iter().chain([name, &advice["knob"]["proposed"]]) {
+            let said = said.as_str().expect("a text");
+            assert!(page.contains(said), "{said}: {page}");
+        }
+        // Its cards have no price.
+        assert_eq!(advice["usd_per_day"], Value::Null);
+        assert!(advice["gpu_hours_per_day"].as_f64() > Some(0.0), "{advice}");
+    }
+    let together = found["advice_together"].as_f64();
+    assert_eq!(together.is_some(), all.len() > 1, "{found}");
+    let together = together.map(|it| format!("All of it together: {it:.2} × as fast"));
+    assert_eq!(
+        together.is_some_and(|it| page.contains(&it)),
+        page.contains("All of it together")
+    );
+}
+
+#[tokio::test]
+async fn of_a_run_that_does_not_go_on_nothing_is_advised_and_it_is_said_why() {
+    let server = server().await;
+    let running = server.json(&run_of(JOB)).await;
+    assert!(running["advice"].is_array(), "{running}");
+    server.pass(3_600);
+    for (job, why) in [(DEAD, "it has ended"), (JOB, "nothing is heard of it")] {
+        let found = server.json(&run_of(job)).await;
+        assert_eq!(found["advice"], Value::Null);
+        assert_eq!(found["advice_missing"], why);
+        let (_, page) = server.get(&address(job)).await;
+        assert!(!page.contains("What would make it faster"), "{page}");
     }
 }

@@ -1,46 +1,60 @@
-//! What would make a run faster: the adviser's word, with what it rests on and what it is worth.
+//! What would make a run faster: the adviser's word, with what it rests on and what it is worth. The page of a run and
+//! the API say it alike.
 
 use gpufleet_analysis::adviser::{
-    Advice, Bottleneck, Confidence, Knob, Profile, advise, in_collectives, together,
+    Advice, Bottleneck, Knob, Profile, advise, in_collectives, together,
 };
 use gpufleet_telemetry::catalog::Unit;
 
+use super::unexplained;
 use crate::runs::Run;
-use crate::runs::advice::unexplained;
 use crate::words::incident::measured;
 use crate::words::text::{self, SHOWN_CHARACTERS, dollars};
 
 /// One advice in words.
-pub(super) struct Advised {
+#[derive(Debug, Clone, PartialEq)]
+pub struct Advised {
+    /// As the adviser has it.
+    pub advice: Advice,
     /// What limits the run.
-    pub(super) what: &'static str,
+    pub what: &'static str,
     /// What was measured.
-    pub(super) measured: String,
+    pub measured: String,
     /// The knob, today and proposed, and those that are changed with it.
-    pub(super) knobs: Vec<String>,
+    pub knobs: Vec<String>,
     /// By how much the run gains.
-    pub(super) gain: String,
+    pub gain: String,
+    /// GPU-hours that do the same work no more, each day.
+    pub gpu_hours_per_day: f64,
+    /// What they cost, nano-USD; none without a price.
+    pub nano_usd_per_day: Option<i64>,
     /// What that is worth.
-    pub(super) worth: String,
+    pub worth: String,
     /// How sure it is.
-    pub(super) confidence: &'static str,
+    pub confidence: &'static str,
 }
 
 /// All of it, and what following all of it would give.
-pub(super) struct Advisory {
-    pub(super) all: Vec<Advised>,
-    pub(super) together: Option<String>,
+#[derive(Debug, Clone, PartialEq)]
+pub struct Advisory {
+    /// What gains most first.
+    pub all: Vec<Advised>,
+    /// How much faster the run is that follows all of them; none of a single one.
+    pub gain_together: Option<f64>,
+    /// The same in words.
+    pub together: Option<String>,
     /// What takes time and cannot be told apart: GPUs that stand still, communication that may be hidden.
-    pub(super) unexplained: Vec<String>,
+    pub unexplained: Vec<String>,
 }
 
 /// The advice for a run, of which this is known.
-pub(super) fn advisory(profile: &Profile, run: &Run) -> Advisory {
+pub fn advisory(profile: &Profile, run: &Run) -> Advisory {
     let all = advise(profile);
-    let together = (all.len() > 1).then(|| factor(together(&all)));
+    let gain_together = (all.len() > 1).then(|| together(&all));
     Advisory {
-        all: all.iter().map(|it| advised(it, profile)).collect(),
-        together,
+        all: all.into_iter().map(|it| advised(it, profile)).collect(),
+        gain_together,
+        together: gain_together.map(factor),
         unexplained: [unexplained(profile, run), maybe_hidden(profile)]
             .into_iter()
             .flatten()
@@ -49,7 +63,7 @@ pub(super) fn advisory(profile: &Profile, run: &Run) -> Advisory {
 }
 
 /// That it communicates for a part of its steps, where nothing says how much of that computing hides.
-fn maybe_hidden(profile: &Profile) -> Option<String> {
+pub fn maybe_hidden(profile: &Profile) -> Option<String> {
     let share = text::quantity(Unit::Ratio, in_collectives(profile)?);
     Some(format!(
         "Its collectives run for {share} of a step. How much of that computing hides is not known: its GPUs do not tell \
@@ -64,7 +78,9 @@ fn said(knob: &Knob) -> String {
     format!("{}: {today} → {}", knob.name, knob.proposed)
 }
 
-fn advised(advice: &Advice, profile: &Profile) -> Advised {
+fn advised(advice: Advice, profile: &Profile) -> Advised {
+    let gpu_hours_per_day = 24.0 * profile.gpus as f64 * advice.removed;
+    let nano_usd_per_day = advice.nano_usd_per_day(profile);
     Advised {
         what: what(advice.bottleneck),
         measured: measured(&advice.measured),
@@ -74,18 +90,14 @@ fn advised(advice: &Advice, profile: &Profile) -> Advised {
             .map(said)
             .collect(),
         gain: factor(advice.gain()),
-        worth: match advice.nano_usd_per_day(profile) {
+        gpu_hours_per_day,
+        nano_usd_per_day,
+        worth: match nano_usd_per_day {
             Some(nano) => format!("{} a day", dollars(nano)),
-            None => format!(
-                "{:.1} GPU-hours a day, without a price",
-                24.0 * profile.gpus as f64 * advice.removed
-            ),
+            None => format!("{gpu_hours_per_day:.1} GPU-hours a day, without a price"),
         },
-        confidence: match advice.confidence {
-            Confidence::Low => "low",
-            Confidence::Medium => "medium",
-            Confidence::High => "high",
-        },
+        confidence: advice.confidence.name(),
+        advice,
     }
 }
 
