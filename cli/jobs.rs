@@ -11,8 +11,13 @@ use crate::named;
 use crate::table::Table;
 use crate::words;
 
+mod advice;
+
 /// The metric with a rank's newest step.
 const LAST_STEP: &str = "gpufleet_training_last_step";
+
+/// Attempts before the one that is shown of which it is said how they ended.
+const EARLIER: usize = 3;
 
 /// Which jobs.
 #[derive(Debug, Args)]
@@ -46,6 +51,9 @@ impl State {
 
 /// Which job.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  gpufleet job llama-70b-pretrain               its newest attempt, and how those before it ended
+  gpufleet job llama-70b-pretrain --attempt 2   the same of an earlier one")]
 pub(crate) struct Job {
     /// Its id as `gpufleet jobs` shows it, `namespace/name`, or its name: of several that were submitted under one name
     /// the last.
@@ -53,6 +61,9 @@ pub(crate) struct Job {
     /// Of this cluster.
     #[arg(long)]
     cluster: Option<String>,
+    /// This attempt of it, counted from 0; without it the newest.
+    #[arg(long)]
+    attempt: Option<u32>,
 }
 
 /// All of them.
@@ -73,17 +84,23 @@ pub(crate) fn list(client: &Client, filter: &Filter) -> anyhow::Result<Answer> {
     })
 }
 
-/// One of them, with the ranks of its newest attempt.
+/// One of them, with the ranks of an attempt: the newest, or the one that is asked for.
 pub(crate) fn one(client: &Client, job: &Job) -> anyhow::Result<Answer> {
     let meant = named::job(client, &job.id, job.cluster.as_deref())?;
     let (cluster, id) = (&meant.cluster, &meant.id);
     let known = client.get(&path("jobs", cluster, id))?;
     let newest = known["attempts"][0]["attempt"].as_u64();
     let newest = newest.with_context(|| format!("job {id} in {cluster} has no attempt yet"))?;
-    let run = client.get(&format!("{}/{newest}", path("runs", cluster, id)))?;
+    let number = job.attempt.map_or(newest, u64::from);
+    let run = client.get(&format!("{}/{number}", path("runs", cluster, id)));
+    let run = run.with_context(|| format!("attempt {number} of {id} in {cluster}"))?;
+    let text = about(&known, &run);
     Ok(Answer {
-        text: about(&known, &run),
-        json: json!({ "job": known, "newest": run }),
+        text,
+        json: match job.attempt {
+            None => json!({ "job": known, "newest": run }),
+            Some(_) => json!({ "job": known, "attempt": run }),
+        },
         is_good: true,
     })
 }
@@ -118,8 +135,9 @@ fn table(jobs: &[Value]) -> Table {
 
 fn about(job: &Value, run: &Value) -> String {
     let mut text = format!(
-        "{} in {}{}\n{}\n\n",
+        "{}, attempt {}, in {}{}\n{}\n\n",
         words::text(&job["job"]),
+        words::text(&run["attempt"]),
         words::text(&job["cluster"]),
         words::origin(&run["origin"]),
         words::text(&run["sentence"])
@@ -150,6 +168,7 @@ fn about(job: &Value, run: &Value) -> String {
     if let Some(said) = run["unexplained_gaps"].as_str() {
         text.push_str(&format!("{:<9} {}\n", "gaps", words::plain(said)));
     }
+    text.push_str(&advice::lines(run));
     let mut attempts = Table::new(&[">ATTEMPT", "STATE", "BEGAN (UTC)", "ENDED (UTC)", "WHY"]);
     for attempt in job["attempts"].as_array().into_iter().flatten() {
         attempts.row(vec![
@@ -165,9 +184,33 @@ fn about(job: &Value, run: &Value) -> String {
     if job["not_all_attempts"] == true {
         text.push_str("It may have earlier attempts than these.\n");
     }
+    text.push_str(&earlier(job, run));
     text.push('\n');
     text.push_str(&ranks(run).text("no rank is known"));
     text
+}
+
+/// How the attempts before the one that is shown stand, the last of them first, and how more is learnt of them.
+fn earlier(job: &Value, run: &Value) -> String {
+    let Some(shown) = run["attempt"].as_u64() else {
+        return String::new();
+    };
+    let all = job["attempts"].as_array().into_iter().flatten();
+    let numbered = all.filter_map(|it| Some((it["attempt"].as_u64()?, it)));
+    let mut before: Vec<_> = numbered.filter(|(number, _)| *number < shown).collect();
+    if before.is_empty() {
+        return String::new();
+    }
+    before.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+    let said = before.iter().take(EARLIER);
+    let said =
+        said.map(|(number, it)| format!("attempt {number}: {}\n", words::text(&it["sentence"])));
+    let more = match before.len().saturating_sub(EARLIER) {
+        0 => String::new(),
+        more => format!("and {more} before that; "),
+    };
+    let said: String = said.collect();
+    format!("\n{said}{more}--attempt N shows all that is known of one\n")
 }
 
 /// How late it will be, where it has a deadline.
@@ -300,5 +343,52 @@ mod tests {
         let text = about(&job, &json!({"unexplained_gaps": said}));
         assert!(text.contains(&format!("gaps      {said}\n")), "{text}");
         assert!(!about(&job, &json!({})).contains("gaps"));
+    }
+
+    #[test]
+    fn how_the_last_attempts_before_ended_is_said_and_how_to_learn_more() {
+        let ended = |number: u64| {
+            let sentence = format!("Ended at noon: The script failed, {number}.");
+            json!({"attempt": number, "state": "ended", "cause": "exception", "sentence": sentence})
+        };
+        let attempts: Vec<Value> = (0..6).rev().map(ended).collect();
+        let job = json!({"job": "team/llama/u1", "cluster": "prod", "attempts": attempts});
+        let said = |number: u64| {
+            format!("attempt {number}: Ended at noon: The script failed, {number}.\n")
+        };
+        let text = about(&job, &json!({"attempt": 5}));
+        let expected = [said(4), said(3), said(2)].concat();
+        let more = "and 2 before that; --attempt N shows all that is known of one\n";
+        assert!(text.contains(&format!("\n\n{expected}{more}")), "{text}");
+        assert!(
+            text.starts_with("team/llama/u1, attempt 5, in prod\n"),
+            "{text}"
+        );
+        let text = about(&job, &json!({"attempt": 1}));
+        let expected = format!("{}--attempt N", said(0));
+        assert!(
+            text.contains(&expected) && !text.contains(&said(1)),
+            "{text}"
+        );
+        let first = about(&job, &json!({"attempt": 0}));
+        assert!(!first.contains("--attempt"), "{first}");
+    }
+
+    #[test]
+    fn an_attempt_is_asked_for_by_its_number() {
+        use clap::Parser as _;
+
+        #[derive(clap::Parser)]
+        struct Typed {
+            #[command(flatten)]
+            job: Job,
+        }
+        let typed = |line: &[&str]| Typed::try_parse_from(line).map(|it| it.job.attempt);
+        assert_eq!(
+            typed(&["job", "llama", "--attempt", "2"]).ok(),
+            Some(Some(2))
+        );
+        assert_eq!(typed(&["job", "llama"]).ok(), Some(None));
+        assert!(typed(&["job", "llama", "--attempt", "-1"]).is_err());
     }
 }

@@ -106,7 +106,7 @@ enum Command {
     Queue,
     /// Training jobs, the newest first.
     Jobs(jobs::Filter),
-    /// One job: its attempts and the ranks of the newest.
+    /// One job: its attempts, how they ended, and the ranks of the newest or another.
     Job(jobs::Job),
     /// Two runs: what differs between them, and which is faster.
     Compare(compare::Runs),
@@ -206,7 +206,15 @@ mod tests {
     #[test]
     fn the_command_line_is_one() {
         Arguments::command().debug_assert();
-        for name in ["fleet", "incidents", "top", "cost", "find", "profile"] {
+        for name in [
+            "fleet",
+            "incidents",
+            "top",
+            "cost",
+            "find",
+            "job",
+            "profile",
+        ] {
             let mut command = Arguments::command();
             let found = command.find_subcommand_mut(name);
             let help = found.expect("it is one").render_help().to_string();

@@ -105,10 +105,11 @@ impl Run {
             Some(at) => State::Ended { at },
             None => {
                 let since = self.facts.heard;
-                let is_settled = self.facts.ended == Some(since) && self.facts.ending.is_some();
-                match is_settled {
-                    true => State::Ended { at: since },
-                    false => State::Silent { since },
+                // A list is read without the ranks of its runs: what was judged of them stands.
+                let is_as_judged = |at: Timestamp| self.ranks.is_empty() || at == since;
+                match self.facts.ended.filter(|at| is_as_judged(*at)) {
+                    Some(at) if self.facts.ending.is_some() => State::Ended { at },
+                    _ => State::Silent { since },
                 }
             }
         }
@@ -183,5 +184,27 @@ impl Run {
             checkpoint_step: self.facts.checkpoint.map(|it| it.step),
             ..Attempt::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runs::Rank;
+    use crate::runs::facts::EndingFacts;
+
+    #[test]
+    fn an_attempt_that_was_read_without_its_ranks_ended_as_it_was_judged() {
+        let at = |seconds: i64| Timestamp::from_seconds(1_790_000_000 + seconds);
+        let mut run = Run::default();
+        // Its last rank was heard after it had ended: what it said last came then.
+        (run.facts.ended, run.facts.heard) = (Some(at(20)), at(21));
+        let silent = State::Silent { since: at(21) };
+        assert_eq!(run.state(at(100_000)), silent, "nobody judged it");
+        run.facts.ending = Some(EndingFacts::default());
+        assert_eq!(run.state(at(100_000)), State::Ended { at: at(20) });
+        // One that does not say that it ended was heard since.
+        run.ranks.insert(0, Rank::default());
+        assert_eq!(run.state(at(100_000)), silent);
     }
 }
