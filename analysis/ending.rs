@@ -19,6 +19,7 @@ use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::Ended;
 
 use crate::states::FATAL_XIDS;
+use crate::words::grouped;
 
 mod evidence;
 
@@ -332,7 +333,7 @@ fn sentence(ending: &Ending, attempt: &Attempt, together: &[&RankEnd]) -> String
     if let Some(steps) = lost {
         let (steps, are) = match steps {
             1 => ("1 step".to_owned(), "is"),
-            steps => (format!("{steps} steps"), "are"),
+            steps => (format!("{} steps", grouped(steps)), "are"),
         };
         let lost = match attempt.checkpoint_step {
             Some(_) => format!("since the last checkpoint {are} lost"),

@@ -79,5 +79,7 @@ pub mod inventory;
 
 pub mod adviser;
 
+pub mod words;
+
 #[cfg(test)]
 mod quality;

@@ -102,6 +102,16 @@ fn an_exception_names_its_rank_its_type_and_what_it_cost() {
 }
 
 #[test]
+fn the_thousands_of_many_lost_steps_are_set_apart() {
+    let mut long = attempt(vec![raised(3, 95, "ValueError", "loss is nan")]);
+    (long.last_step, long.checkpoint_step) = (Some(5_496), Some(4_000));
+    let found = ending(&long);
+    assert_eq!(found.steps_lost, Some(1_496));
+    let said = "; 1\u{202f}496 steps since the last checkpoint are lost.";
+    assert!(found.sentence.ends_with(said), "{}", found.sentence);
+}
+
+#[test]
 fn what_lies_deeper_wins_over_its_echoes() {
     let mut lost = attempt(vec![timed_out(0, 700), timed_out(1, 700), vanished(2, 99)]);
     lost.nodes_lost = vec![node_lost(2, 140, false)];

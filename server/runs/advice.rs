@@ -5,6 +5,8 @@
 //! wait for the slowest, where the run marks that phase (`run.phase("communication")`). Beside it stands what NCCL measured
 //! ([`collectives`]). GPUs and hosts are read as they are at the moment.
 //!
+//! What is advised by it ([`of`], [`advisory`]) page and API say alike.
+//!
 //! Why GPUs stand still is known of the newest profile that somebody had a living rank take, as it was then.
 //!
 //! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all. Whether synchronisations or launches

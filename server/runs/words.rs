@@ -47,7 +47,10 @@ pub fn sentence(run: &Run, open: &[Incident], now: Timestamp) -> String {
 fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
     let Some(judged) = &run.judged else {
         let runs = match run.last_step() {
-            Some(step) => format!("Runs, at step {step}; how fast is not known yet."),
+            Some(step) => format!(
+                "Runs, at step {}; how fast is not known yet.",
+                text::grouped(step as f64)
+            ),
             None => without_a_step(run, open, now),
         };
         return match &run.by_collectives {
@@ -339,6 +342,18 @@ mod tests {
         assert!(
             told.contains(" UTC, because of storage; that costs "),
             "{told}"
+        );
+    }
+
+    #[test]
+    fn the_thousands_of_a_step_are_set_apart_also_before_there_is_a_pace() {
+        let mut run = Run::default();
+        let told = vec![(training::LAST_STEP.id, 1_496.0)];
+        run.ranks.entry(0).or_default().facts.readings = told;
+        let said = running(&run, &[], Timestamp::default());
+        assert_eq!(
+            said,
+            "Runs, at step 1\u{202f}496; how fast is not known yet."
         );
     }
 

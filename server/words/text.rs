@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 
 use gpufleet_analysis::money::ratio;
+use gpufleet_analysis::words::thousands;
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::time::Timestamp;
 use time::OffsetDateTime;
@@ -177,18 +178,11 @@ pub fn grouped(value: f64) -> String {
     if value.fract() != 0.0 && value.abs() < 1e6 {
         return rounded(value);
     }
-    let digits = format!("{:.0}", value.abs());
-    let mut out = String::new();
-    if value < 0.0 {
-        out.push('−');
+    let digits = thousands(&format!("{:.0}", value.abs()));
+    match value < 0.0 {
+        true => format!("−{digits}"),
+        false => digits,
     }
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            out.push('\u{202f}');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// `one GPU`, `2 GPUs`: a count with its noun.
