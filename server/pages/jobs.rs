@@ -38,7 +38,7 @@ struct JobsPage {
     name: String,
     cluster: String,
     /// That there is none of what is asked for; none where all are.
-    none: Option<String>,
+    nothing: Option<String>,
     /// Where a page of earlier ones leads back to.
     newest: Option<String>,
     older: Option<String>,
@@ -83,7 +83,7 @@ pub async fn show(
     });
     let is_of_all = link(&asked, asked.after.as_deref()) == link(&JobsAsked::default(), None);
     let page = JobsPage {
-        none: (!is_of_all).then(|| nothing(&asked, next.is_none())),
+        nothing: (!is_of_all).then(|| nothing(&asked, next.is_none())),
         newest: asked.after.is_some().then(|| link(&asked, None)),
         older: next.map(|it| link(&asked, Some(&known::cursor(it)))),
         states: STATES.map(|it| (it, choice.state == Some(it))).to_vec(),
