@@ -53,9 +53,10 @@ fn text(json: &Value) -> String {
     for (name, side) in [("A", "a"), ("B", "b")] {
         let run = &json[side]["run"];
         let [cluster, job, attempt] = ["cluster", "job", "attempt"].map(|it| words::text(&run[it]));
+        let origin = words::origin(&run["origin"]);
         let sentence = words::text(&run["sentence"]);
         text.push_str(&format!(
-            "{name}  {job}, attempt {attempt}, in {cluster}\n   {sentence}\n"
+            "{name}  {job}, attempt {attempt}, in {cluster}{origin}\n   {sentence}\n"
         ));
         let repeats = json["repeats"][side]["runs"].as_array();
         let count = repeats.map_or(1, Vec::len);
@@ -119,7 +120,7 @@ fn repeated(repeats: &Value) -> String {
             let (pace, steps) = (words::pace(&it["step_seconds"]), words::text(&it["steps"]));
             table.row(vec![
                 name.to_owned(),
-                format!("{job} {attempt}"),
+                format!("{job} {attempt}{}", words::origin(&it["run"]["origin"])),
                 pace,
                 steps,
             ]);
@@ -242,5 +243,22 @@ mod tests {
         let differ = "runs of B differ from each other in nccl, torch\n";
         assert!(text.contains(differ), "{text}");
         assert!(!text.contains("runs of A differ from each other"), "{text}");
+    }
+
+    #[test]
+    fn a_run_that_is_not_live_says_what_it_is() {
+        let run = |origin: &str| {
+            let run = json!({"job": "t/a/1", "attempt": 0, "cluster": "c", "origin": origin});
+            json!({"run": run})
+        };
+        let several = json!({"a": {"runs": [run("live")]}, "b": {"runs": [run("recorded")]}});
+        let text = text(&json!({"a": run("live"), "b": run("simulated"), "repeats": several}));
+        for said in [
+            "attempt 0, in c\n",
+            "in c (simulated)\n",
+            "t/a/1 0 (recorded)",
+        ] {
+            assert_eq!(text.matches(said).count(), 1, "{said}: {text}");
+        }
     }
 }

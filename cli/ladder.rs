@@ -1,5 +1,7 @@
 //! `gpufleet ladder NAME`: runs tagged as steps of one improvement, each against the one before.
 
+use std::io::Write as _;
+
 use clap::Args;
 use serde_json::Value;
 
@@ -14,7 +16,7 @@ use crate::words;
 pub(crate) struct Ladder {
     /// The text of the tag `ladder` of its runs.
     name: String,
-    /// Of this cluster; needed where there are several.
+    /// Of this cluster; needed where runs of several have the tag.
     #[arg(long)]
     cluster: Option<String>,
 }
@@ -23,7 +25,7 @@ pub(crate) struct Ladder {
 pub(crate) fn answer(client: &Client, ladder: &Ladder) -> anyhow::Result<Answer> {
     let cluster = match &ladder.cluster {
         Some(cluster) => cluster.clone(),
-        None => only_cluster(client)?,
+        None => only_cluster(client, &ladder.name)?,
     };
     let place = format!(
         "/ladders/{}/{}",
@@ -38,20 +40,49 @@ pub(crate) fn answer(client: &Client, ladder: &Ladder) -> anyhow::Result<Answer>
     })
 }
 
-/// The cluster of the jobs, where there is one.
-fn only_cluster(client: &Client) -> anyhow::Result<String> {
-    let jobs = ask::all(client, "/jobs", &[])?;
-    let mut clusters: Vec<String> = jobs
-        .items
-        .iter()
-        .filter_map(|it| Some(it["cluster"].as_str()?.to_owned()))
-        .collect();
-    clusters.sort();
-    clusters.dedup();
-    match clusters.as_slice() {
-        [one] => Ok(one.clone()),
-        [] => anyhow::bail!("no training job has told of itself; docs/hooks.md says how one does"),
-        several => anyhow::bail!("give --cluster: there are jobs in {}", several.join(", ")),
+/// The cluster of the ladder, where it is in one.
+fn only_cluster(client: &Client, name: &str) -> anyhow::Result<String> {
+    let places = client.get(&format!("/ladders/{}", ask::encoded(name)))?;
+    let (cluster, note) = only(&places, name)?;
+    if let Some(note) = note {
+        client.waiting().is_over();
+        // Not in the answer, which a program may read.
+        let _ = writeln!(std::io::stderr(), "{note}");
+    }
+    Ok(cluster)
+}
+
+/// The one cluster of these, and what is to be said of the others.
+fn only(places: &Value, name: &str) -> anyhow::Result<(String, Option<String>)> {
+    let clusters = places["clusters"].as_array().map(Vec::as_slice);
+    let are_all = places["are_all"] == true;
+    let rest = "only the last jobs were looked at: earlier ones may have the tag too";
+    match (clusters.unwrap_or_default(), are_all) {
+        ([], _) => anyhow::bail!(
+            "no run has the tag `ladder` with the text {name}{}; a run has it by gpufleet.init(tags={{\"ladder\": \"{name}\", \"rung\": \"what was changed\"}})",
+            if are_all {
+                String::new()
+            } else {
+                format!(" ({rest})")
+            }
+        ),
+        ([one], are_all) => {
+            let note = format!("{rest} in another cluster; name one with --cluster");
+            let one = one.as_str().unwrap_or_default().to_owned();
+            Ok((one, (!are_all).then_some(note)))
+        }
+        (several, are_all) => {
+            let several: Vec<String> = several.iter().map(words::text).collect();
+            let rest = if are_all {
+                String::new()
+            } else {
+                format!(" ({rest})")
+            };
+            anyhow::bail!(
+                "give --cluster: runs with this tag are in {}{rest}",
+                several.join(", ")
+            )
+        }
     }
 }
 
@@ -68,9 +99,10 @@ fn table(ladder: &Value) -> Table {
     for rung in ladder["rungs"].as_array().into_iter().flatten() {
         let run = &rung["run"];
         let job = format!(
-            "{} {}",
+            "{} {}{}",
             words::text(&run["job"]),
-            words::text(&run["attempt"])
+            words::text(&run["attempt"]),
+            words::origin(&run["origin"])
         );
         table.row(vec![
             job,
@@ -117,5 +149,40 @@ mod tests {
             "{text}"
         );
         assert_eq!(gain(&Value::Null), words::NOTHING);
+    }
+
+    #[test]
+    fn a_rung_that_is_not_live_says_what_it_is() {
+        let run = |origin: &str| json!({"run": {"job": "t/a/1", "attempt": 0, "origin": origin}});
+        let text = table(&json!({"rungs": [run("live"), run("simulated")]})).text("");
+        assert_eq!(text.matches("t/a/1 0 (simulated)").count(), 1, "{text}");
+        assert!(!text.contains("live"), "{text}");
+    }
+
+    #[test]
+    fn a_ladder_is_of_the_one_cluster_that_has_it_and_else_that_is_said() {
+        let of = |clusters: &[&str], are_all: bool| {
+            let places = json!({"clusters": clusters, "are_all": are_all});
+            only(&places, "fp8")
+        };
+        let refused = |clusters: &[&str], are_all| {
+            let why = of(clusters, are_all).expect_err("it is not one");
+            why.to_string()
+        };
+        let (cluster, note) = of(&["prod"], true).expect("it is one");
+        assert_eq!((cluster.as_str(), note), ("prod", None));
+        let (cluster, note) = of(&["prod"], false).expect("it is one");
+        assert_eq!(cluster, "prod");
+        assert!(note.is_some_and(|it| it.contains("only the last jobs")));
+        let none = refused(&[], true);
+        assert!(none.contains("tags={\"ladder\": \"fp8\""), "{none}");
+        assert!(!none.contains("only the last"), "{none}");
+        assert!(refused(&[], false).contains("only the last jobs"));
+        let several = refused(&["a", "b"], true);
+        assert!(
+            several.contains("--cluster") && several.contains("a, b"),
+            "{several}"
+        );
+        assert!(refused(&["a", "b"], false).contains("only the last jobs"));
     }
 }

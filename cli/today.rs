@@ -101,11 +101,11 @@ fn incidents(section: &Value) -> String {
 
 /// Of a section whose nodes have told of no GPU.
 fn nothing(section: &Value) -> String {
-    format!(
-        "no GPU is {}; {}\n",
-        words::text(&section["origin"]),
-        incidents(section)
-    )
+    let why = match section["no_gpus"].as_str() {
+        Some(why) => words::plain(why),
+        None => format!("no GPU is {}", words::text(&section["origin"])),
+    };
+    format!("{why}; {}\n", incidents(section))
 }
 
 fn waste(section: &Value, currency: &str) -> Table {
@@ -201,9 +201,18 @@ mod tests {
 
     #[test]
     fn a_section_without_a_gpu_says_so_and_counts_nothing() {
-        let today = json!({"currency": "USD", "past_known": true, "sections": [
+        let mut today = json!({"currency": "USD", "past_known": true, "sections": [
             {"origin": "live", "open_incidents": 2, "counts": {"gpus": 0, "by_state": {}},
                 "nano_per_day": null, "waste_nano_per_day": null, "waste": []}]});
+        let why =
+            "3 nodes report and none tells of a GPU; `gpufleet-agent doctor` on the node says why";
+        today["sections"][0]["no_gpus"] = why.into();
+        let told = super::text(&today);
+        assert!(
+            told.starts_with(&format!("{why}; 2 incidents open\n")),
+            "{told}"
+        );
+        today["sections"][0]["no_gpus"] = Value::Null;
         let text = text(&today);
         assert!(
             text.starts_with("no GPU is live; 2 incidents open\n"),

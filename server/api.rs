@@ -138,6 +138,7 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(runs::run))
         .routes(routes!(runs::steps))
         .routes(routes!(compare::compare))
+        .routes(routes!(ladder::ladder_places))
         .routes(routes!(ladder::ladder))
         .routes(routes!(agents::agents))
         .routes(routes!(reports::chargeback))

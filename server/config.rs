@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
+use axum::http::Uri;
 use gpufleet_program::clock::SystemClock;
 use gpufleet_program::config::ProgramConfig;
 use gpufleet_program::log;
@@ -156,9 +157,11 @@ impl ProgramConfig for Config {
         let strangers = settings.strangers(&terms.owners, now).into_iter();
         // What a label may name is most likely meant so, and the page Health says it too.
         let named_by_none = strangers.filter(|it| !it.is_perhaps);
-        named_by_none
-            .map(|it| format!("{}, as far as this config says", it.words()))
-            .collect()
+        let named_by_none =
+            named_by_none.map(|it| format!("{}, as far as this config says", it.words()));
+        let has_channels = !self.notify.channels.is_empty();
+        let dead_links = self.dead_links().filter(|_| has_channels);
+        named_by_none.chain(dead_links).collect()
     }
 }
 
@@ -170,6 +173,22 @@ impl Config {
             ("ingest.http_listen", &self.ingest.http_listen, Role::Ingest),
             ("web.listen", &self.web.listen, Role::Read),
         ]
+    }
+
+    /// That links in messages open on this machine alone, though the pages are for others too; none where they are not.
+    pub fn dead_links(&self) -> Option<String> {
+        let is_here = |host: &str| {
+            let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+            host == "localhost" || address.is_ok_and(|it| it.is_loopback())
+        };
+        let (page, listen) = (&self.notify.page_url, &self.web.listen);
+        let uri: Uri = page.parse().ok()?;
+        let (listens_on, _) = listen.rsplit_once(':')?;
+        (is_here(uri.host()?) && !is_here(listens_on)).then(|| {
+            format!(
+                "notify.page_url = {page:?}: links in messages open on this machine alone, and web.listen = {listen:?} is for others too; set it to the address under which people open the pages"
+            )
+        })
     }
 
     /// A configuration for tests: every port chosen by the system.
@@ -193,6 +212,30 @@ mod tests {
     use gpufleet_program::config::assert_refused;
 
     use super::*;
+    use crate::notify::settings::{ChannelConfig, Kind};
+
+    #[test]
+    fn links_in_messages_that_open_on_this_machine_alone_are_doubted_where_others_read_the_pages() {
+        for (page, listen, is_dead) in [
+            ("http://127.0.0.1:8080", "0.0.0.0:8080", true),
+            ("http://localhost:8080/", "[::]:8080", true),
+            ("https://[::1]", "10.0.0.7:8080", true),
+            ("http://127.0.0.1:8080", "127.0.0.1:8080", false),
+            ("http://127.0.0.1:8080", "localhost:8080", false),
+            ("https://gpufleet.example.com", "0.0.0.0:8080", false),
+        ] {
+            let mut config = Config::for_tests();
+            config.notify.page_url = page.to_owned();
+            config.web.listen = listen.to_owned();
+            assert_eq!(config.doubts(), [""; 0], "{page}: nobody is told");
+            let pager = ChannelConfig::new("pager", Kind::Pagerduty);
+            config.notify.channels.push(pager);
+            let doubts = config.doubts();
+            assert_eq!(doubts.len(), usize::from(is_dead), "{page}: {doubts:?}");
+            let names_it = |it: &String| it.contains("notify.page_url");
+            assert!(doubts.iter().all(names_it), "{doubts:?}");
+        }
+    }
 
     #[test]
     fn a_value_that_cannot_be_meant_is_refused_by_name() {

@@ -27,6 +27,7 @@ use crate::money::savings::Savings;
 use crate::money::tables::Targets;
 use crate::runs::RunKey;
 use crate::view::{Counts, FleetView};
+use crate::words::text::grouped;
 
 pub mod waste;
 
@@ -80,6 +81,8 @@ pub struct Today {
 pub struct Section {
     /// Which.
     pub origin: Origin,
+    /// Their nodes that report.
+    pub nodes: usize,
     /// Their GPUs by state.
     pub counts: Counts,
     /// Incidents that are open.
@@ -98,6 +101,24 @@ pub struct Section {
     pub changes: Vec<Change>,
     /// Changes beyond those.
     pub more_changes: usize,
+}
+
+impl Section {
+    /// That its nodes tell of no GPU, with what says why; none where there is one.
+    pub fn no_gpus(&self) -> Option<String> {
+        let nodes = match (self.counts.all, self.nodes) {
+            (1.., _) => return None,
+            (0, 0) => "No node reports now, and none has told of a GPU".to_owned(),
+            (0, 1) => "1 node reports and tells of no GPU".to_owned(),
+            (0, nodes) => format!(
+                "{} nodes report and none tells of a GPU",
+                grouped(nodes as f64)
+            ),
+        };
+        Some(format!(
+            "{nodes}; `gpufleet-agent doctor` on the node says why"
+        ))
+    }
 }
 
 /// Answers as they were last made, by the cluster that a reader is bound to.
@@ -214,6 +235,12 @@ fn section(
     let unmeasured = unmeasured::of(look, origin, unrated, &waste);
     Section {
         origin,
+        nodes: look
+            .view
+            .of(origin)
+            .flat_map(|it| &it.nodes)
+            .filter(|it| it.silent_since.is_none())
+            .count(),
         counts: look.view.counts(origin),
         incidents: look
             .open

@@ -12,6 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::paging::{self, Page, Paging};
 use super::problem::{Asked, Place, Problem};
 use super::runs::{RunKnown, key, known, unknown};
+use crate::App;
 use crate::auth::Grant;
 use crate::health::StoreSeen;
 use crate::runs::{KnownRun, Run, RunKey, lookup};
@@ -19,7 +20,9 @@ use crate::store::RunFilter;
 use crate::web::Web;
 
 const RUNNING: &str = "running";
-const STATES: [&str; 3] = [RUNNING, "silent", "ended"];
+
+/// How a job may stand.
+pub(crate) const STATES: [&str; 3] = [RUNNING, "silent", "ended"];
 
 /// Within this the store was told that a run was heard that runs, nanoseconds: it is told every five minutes, while it
 /// takes anything.
@@ -56,6 +59,16 @@ pub struct JobDetail {
     pub not_all_attempts: bool,
 }
 
+/// What of the jobs is asked for, of those that a reader may see.
+pub(crate) struct Choice {
+    /// What the store can say.
+    pub(crate) filter: RunFilter,
+    /// How they stand, which only who hears them knows.
+    pub(crate) state: Option<&'static str>,
+    /// Where the page before ended.
+    pub(crate) after: Option<(i64, i64)>,
+}
+
 /// Jobs, each by its last attempt, the last started first.
 #[utoipa::path(get, path = "/api/v1/jobs", tag = "Training", params(JobsAsked),
     responses((status = 200, body = Page<RunKnown>)))]
@@ -69,18 +82,11 @@ pub async fn jobs(
         after: asked.after.clone(),
     };
     let limit = paging.limit()?;
-    let after = asked.after.as_deref().map(place).transpose()?;
-    let state = asked.state.as_deref().map(state).transpose()?;
-    let named = asked.name.as_deref().map(named).transpose()?;
-    let now = web.app.clock.now();
-    let is_told = state == Some(RUNNING) && !StoreSeen::of(&web.app).is_failing;
-    let filter = RunFilter {
-        cluster: grant.cluster.clone().or(asked.cluster.map(Arc::from)),
-        only_last: true,
-        // How the others stand the store cannot say: only who hears them knows.
-        heard_since: is_told.then(|| now.shifted(-RUNNING_HEARD_WITHIN)),
-        ..named.unwrap_or_default()
-    };
+    let Choice {
+        filter,
+        state,
+        after,
+    } = choice(&web.app, &grant, &asked)?;
     let found = web.app.store.runs(&filter, after, limit).await;
     let (found, next) = found.map_err(|error| Problem::store(&error))?;
     let items = found.into_iter().map(|it| as_it_is(&web, it));
@@ -88,7 +94,7 @@ pub async fn jobs(
         items: items
             .filter(|it| state.is_none_or(|state| it.state == state))
             .collect(),
-        next: next.map(|(at, id)| paging::write_cursor(&[at.to_string(), id.to_string()])),
+        next: next.map(cursor),
     }))
 }
 
@@ -120,6 +126,30 @@ pub async fn job(
     }))
 }
 
+/// What is asked for, in the store's words.
+pub(crate) fn choice(app: &App, grant: &Grant, asked: &JobsAsked) -> Result<Choice, Problem> {
+    let after = asked.after.as_deref().map(place).transpose()?;
+    let state = asked.state.as_deref().map(state).transpose()?;
+    let named = asked.name.as_deref().map(named).transpose()?;
+    let now = app.clock.now();
+    let is_told = state == Some(RUNNING) && !StoreSeen::of(app).is_failing;
+    let filter = RunFilter {
+        cluster: grant
+            .cluster
+            .clone()
+            .or_else(|| asked.cluster.as_deref().map(Arc::from)),
+        only_last: true,
+        // How the others stand the store cannot say.
+        heard_since: is_told.then(|| now.shifted(-RUNNING_HEARD_WITHIN)),
+        ..named.unwrap_or_default()
+    };
+    Ok(Choice {
+        filter,
+        state,
+        after,
+    })
+}
+
 /// Which jobs are called so.
 fn named(asked: &str) -> Result<RunFilter, Problem> {
     let parse = |id: &str| {
@@ -144,6 +174,11 @@ fn state(asked: &str) -> Result<&'static str, Problem> {
             STATES.join(", ")
         ))
     })
+}
+
+/// Where a page of runs ends, as the next one is asked for.
+pub(crate) fn cursor((at, id): (i64, i64)) -> String {
+    paging::write_cursor(&[at.to_string(), id.to_string()])
 }
 
 /// Where a page of runs ends.

@@ -40,6 +40,36 @@ pub struct Ladder {
     pub left_out: usize,
 }
 
+/// Where the runs of a ladder are.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct LadderPlaces {
+    /// The text of the tag.
+    pub name: String,
+    /// The clusters in which a job has it, of those that you may see; none where no job has.
+    pub clusters: Vec<String>,
+    /// Whether every job was looked at. When not, earlier ones may have the tag in other clusters too.
+    pub are_all: bool,
+}
+
+/// In which clusters there is a ladder of this name. The last 5,000 jobs are looked at.
+#[utoipa::path(get, path = "/api/v1/ladders/{name}", tag = "Training",
+    params(("name" = String, Path, description = "The text of the tag `ladder`, percent-encoded as one segment")),
+    responses((status = 200, body = LadderPlaces)))]
+pub async fn ladder_places(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Place(name): Place<String>,
+) -> Result<Json<LadderPlaces>, Problem> {
+    let asked = (grant.cluster.as_ref(), name.as_str());
+    let found = ladder::places(&web.app, &web.step_views, asked).await;
+    let found = found.map_err(|error| Problem::store(&error))?;
+    Ok(Json(LadderPlaces {
+        clusters: found.clusters.iter().map(|it| it.to_string()).collect(),
+        are_all: found.are_all,
+        name,
+    }))
+}
+
 /// A ladder: each job with the tag `ladder` of this name by its last attempt, against the one before it
 /// and against the first. At most 16, the last ones.
 #[utoipa::path(get, path = "/api/v1/ladders/{cluster}/{name}", tag = "Training",

@@ -38,8 +38,12 @@ pub struct Today {
 pub struct TodaySection {
     /// `live` or `simulated`.
     pub origin: &'static str,
+    /// Their nodes that report.
+    pub nodes: usize,
     /// Their GPUs counted.
     pub counts: StateCounts,
+    /// That the nodes tell of no GPU, and what says why, in a sentence; null where there is a GPU.
+    pub no_gpus: Option<String>,
     /// Incidents that are open.
     pub open_incidents: usize,
     /// What the GPUs with a price cost a day; null when none has one.
@@ -147,7 +151,9 @@ fn section(section: &Section, blind: impl Fn() -> Vec<BlindSpot>) -> TodaySectio
     };
     TodaySection {
         origin: section.origin.name(),
+        nodes: section.nodes,
         counts: StateCounts::from(&section.counts),
+        no_gpus: section.no_gpus(),
         open_incidents: section.incidents,
         nano_per_day: nano(section.day_cost),
         waste_nano_per_day: nano(section.wasted),

@@ -84,6 +84,12 @@ pub(super) fn channels(look: &Look<'_>) -> Looked {
             .fix("Name a way to people, and try it: gpufleet-server notify test pager. docs/notify.md has all.")
             .line("[notify]\nchannels = [{ name = \"pager\", kind = \"pagerduty\", secret_file = \"/etc/gpufleet/pagerduty-key\" }]");
         all.push(found);
+    } else if let Some(why) = look.app.config.dead_links() {
+        let found = Finding::new(Severity::Warning, "channels-page-url", why)
+            .missing("Nothing here; but whoever gets a message cannot open the page that it names")
+            .fix("Name the address under which people open these pages, and try it: gpufleet notify test pager.")
+            .line("[notify]\npage_url = \"https://gpufleet.example.com\"");
+        all.push(found);
     }
     let heartbeat = &look.app.incidents.heartbeat;
     if heartbeat.is_wanted.load(Ordering::Relaxed) {

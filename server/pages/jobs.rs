@@ -1,4 +1,7 @@
-//! Training jobs: each by its last attempt, how it stands in one sentence.
+//! Training jobs: each by its last attempt, how it stands in one sentence. A form that needs no scripts asks for some of
+//! them, as the API does.
+//!
+//! Limits: [`SHOWN`] jobs of one reading, [`READS`] readings of a page.
 
 use std::sync::Arc;
 
@@ -9,22 +12,36 @@ use axum::response::Response;
 use gpufleet_analysis::incident::Incident;
 use gpufleet_telemetry::time::Timestamp;
 
+use super::asked::Query;
 use super::frame::{self, Frame};
+use super::problem;
+use crate::api::jobs::{self as known, Choice, JobsAsked, STATES};
 use crate::runs::{KnownRun, Run, RunKey, State as RunState, lookup, words as sentences};
-use crate::store::RunFilter;
+use crate::store::StoreError;
 use crate::web::Web;
-use crate::words::text::{self, Name};
+use crate::words::text::{self, Name, segment};
 use crate::words::{self, address};
 
-/// Jobs listed; the API has the rest.
+/// Jobs of one reading, and so of a page that leaves none out: what a person reads through.
 const SHOWN: usize = 100;
+
+/// Readings of a page: how a job stands the store cannot say, so that others are read too and left out.
+const READS: usize = 10;
 
 #[derive(Template)]
 #[template(path = "jobs.html")]
 struct JobsPage {
     frame: Frame,
     jobs: Vec<Job>,
-    has_more: bool,
+    /// How a job may stand, and whether those are asked for.
+    states: Vec<(&'static str, bool)>,
+    name: String,
+    cluster: String,
+    /// That there is none of what is asked for; none where all are.
+    nothing: Option<String>,
+    /// Where a page of earlier ones leads back to.
+    newest: Option<String>,
+    older: Option<String>,
     failed: bool,
 }
 
@@ -45,31 +62,116 @@ struct Job {
 }
 
 /// `GET /jobs`.
-pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
-    let filter = RunFilter {
-        cluster: frame.grant.cluster.clone(),
-        only_last: true,
-        ..RunFilter::default()
+pub async fn show(
+    State(web): State<Arc<Web>>,
+    Query(asked): Query<JobsAsked>,
+    frame: Frame,
+) -> Response {
+    let asked = given(asked);
+    let choice = match known::choice(&web.app, &frame.grant, &asked) {
+        Ok(choice) => choice,
+        Err(refused) => {
+            let (title, why) = ("There are no such jobs", refused.detail().to_owned());
+            return problem::refused(frame, StatusCode::BAD_REQUEST, title, why, "/jobs");
+        }
     };
-    let found = web.app.store.runs(&filter, None, SHOWN).await;
+    let found = read(&web, &choice, frame.at).await;
     let failed = found.is_err();
-    let (found, next) = found.unwrap_or_else(|error| {
+    let (jobs, next) = found.unwrap_or_else(|error| {
         tracing::error!(%error, "the jobs cannot be read");
         (Vec::new(), None)
     });
-    let at = frame.at;
-    let jobs = found.into_iter().map(|stored: KnownRun| {
-        let open = web.app.incidents.of_run(&stored.key);
-        let job = |key: &RunKey, run: &Run| job(key, run, &open, at);
-        lookup::as_it_is(&web.app, stored, job)
-    });
+    let is_of_all = link(&asked, asked.after.as_deref()) == link(&JobsAsked::default(), None);
     let page = JobsPage {
-        jobs: jobs.collect(),
-        has_more: next.is_some(),
+        nothing: (!is_of_all).then(|| nothing(&asked, next.is_none())),
+        newest: asked.after.is_some().then(|| link(&asked, None)),
+        older: next.map(|it| link(&asked, Some(&known::cursor(it)))),
+        states: STATES.map(|it| (it, choice.state == Some(it))).to_vec(),
+        name: asked.name.unwrap_or_default(),
+        cluster: asked.cluster.unwrap_or_default(),
+        jobs,
         failed,
         frame,
     };
     frame::page(StatusCode::OK, &page)
+}
+
+/// What is asked for: a form sends what is left open too, as an empty text.
+fn given(asked: JobsAsked) -> JobsAsked {
+    let given = |it: Option<String>| {
+        let text = it.map(|it| it.trim().to_owned());
+        text.filter(|it| !it.is_empty())
+    };
+    JobsAsked {
+        cluster: given(asked.cluster),
+        name: given(asked.name),
+        state: given(asked.state),
+        after: given(asked.after),
+        limit: None,
+    }
+}
+
+/// The jobs that are asked for, and where those begin that nobody looked at.
+async fn read(
+    web: &Web,
+    choice: &Choice,
+    at: Timestamp,
+) -> Result<(Vec<Job>, Option<(i64, i64)>), StoreError> {
+    let (mut jobs, mut after) = (Vec::new(), choice.after);
+    for _ in 0..READS {
+        let (found, next) = web.app.store.runs(&choice.filter, after, SHOWN).await?;
+        let rows = found.into_iter().map(|stored: KnownRun| {
+            let open = web.app.incidents.of_run(&stored.key);
+            let job = |key: &RunKey, run: &Run| job(key, run, &open, at);
+            lookup::as_it_is(&web.app, stored, job)
+        });
+        jobs.extend(rows.filter(|it| choice.state.is_none_or(|state| it.state == state)));
+        after = next;
+        if after.is_none() || jobs.len() >= SHOWN {
+            break;
+        }
+    }
+    Ok((jobs, after))
+}
+
+/// The page of what is asked for, from behind `after` on.
+fn link(asked: &JobsAsked, after: Option<&str>) -> String {
+    let pairs = [
+        ("state", asked.state.as_deref()),
+        ("name", asked.name.as_deref()),
+        ("cluster", asked.cluster.as_deref()),
+        ("after", after),
+    ];
+    let given = pairs.into_iter();
+    let given = given.filter_map(|(name, value)| Some(format!("{name}={}", segment(value?))));
+    let query = given.collect::<Vec<_>>().join("&");
+    match query.is_empty() {
+        true => "/jobs".to_owned(),
+        false => format!("/jobs?{query}"),
+    }
+}
+
+/// That there is none of what is asked for, as far as was looked.
+fn nothing(asked: &JobsAsked, is_all: bool) -> String {
+    let shown = |it: &String| text::harmless(it, text::SHOWN_CHARACTERS);
+    let mut words = match (is_all, &asked.after) {
+        (false, _) => format!("None of the {} jobs that were looked at", SHOWN * READS),
+        (true, Some(_)) => "No earlier job".to_owned(),
+        (true, None) => "No job".to_owned(),
+    };
+    if let Some(name) = &asked.name {
+        words.push_str(&format!(" called “{}”", shown(name)));
+    }
+    if let Some(cluster) = &asked.cluster {
+        words.push_str(&format!(" in {}", shown(cluster)));
+    }
+    words.push_str(match asked.state.as_deref() {
+        None => " is there",
+        Some("ended") => " has ended",
+        Some("silent") => " is silent",
+        Some(_) => " is running",
+    });
+    words
 }
 
 fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp) -> Job {

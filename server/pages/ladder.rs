@@ -6,6 +6,7 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use gpufleet_telemetry::identity::Origin;
 
 use super::asked::Path;
 use super::frame::{self, Frame};
@@ -14,8 +15,8 @@ use crate::runs::RunKey;
 use crate::runs::compare::Against;
 use crate::runs::ladder::{self, RUNG};
 use crate::web::Web;
-use crate::words::address;
 use crate::words::text::{self, Name, segment};
+use crate::words::{self, address};
 
 /// Settings that differ, named in a row; the API has them all.
 const NAMED: usize = 4;
@@ -30,6 +31,9 @@ struct LadderPage {
     api_address: String,
     rungs: Vec<Row>,
     left_out: usize,
+    watermark: Option<&'static str>,
+    watermark_sentence: &'static str,
+    origin: Origin,
 }
 
 /// A run as a row.
@@ -37,6 +41,9 @@ struct Row {
     address: String,
     job: Name,
     attempt: u32,
+    /// The mark of a run that is not live.
+    mark: Option<&'static str>,
+    origin: &'static str,
     changed: Option<Name>,
     differs: Vec<Name>,
     more: usize,
@@ -75,6 +82,7 @@ pub async fn show(
     };
     let before = [None].into_iter();
     let before = before.chain(found.rungs.iter().map(|it| Some(&it.compared.key)));
+    let origin = origin(&found);
     let page = LadderPage {
         title: Name::new(&name),
         cluster: Name::new(&cluster),
@@ -85,9 +93,19 @@ pub async fn show(
             .map(|(before, it)| row(before, it))
             .collect(),
         left_out: found.left_out,
+        watermark: words::watermark(origin),
+        watermark_sentence: words::watermark_sentence(origin),
+        origin,
         frame,
     };
     frame::page(StatusCode::OK, &page)
+}
+
+/// Where what is shown comes from: live only where each run is.
+fn origin(found: &ladder::Ladder) -> Origin {
+    let origins = found.rungs.iter().map(|it| it.compared.facts.origin);
+    let origin = origins.max_by_key(|it| *it != Origin::Live);
+    origin.unwrap_or_default()
 }
 
 fn not_found(frame: Frame, name: &str) -> Response {
@@ -114,6 +132,8 @@ fn row(before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
         address: address::run(key),
         job: Name::new(&key.run.job.name),
         attempt: key.run.attempt,
+        mark: words::watermark(it.facts.origin),
+        origin: it.facts.origin.name(),
         changed: it.facts.tags.get(RUNG).map(|it| Name::new(it)),
         differs: differs.iter().take(NAMED).map(difference).collect(),
         more: differs.len().saturating_sub(NAMED),

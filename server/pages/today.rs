@@ -46,6 +46,8 @@ struct Part {
     word: Option<&'static str>,
     sentence: &'static str,
     line: String,
+    /// Why there is nothing to count.
+    no_gpus: Option<String>,
     bar: Vec<Slice>,
     figures: Vec<Figure>,
     rows: Vec<Row>,
@@ -181,7 +183,11 @@ fn part(section: &Section, today: &Today) -> Part {
         title: words::origin(origin),
         word: words::watermark(origin),
         sentence: words::watermark_sentence(origin),
-        line: line(&section.counts),
+        line: match section.counts.all {
+            0 => format!("No GPU is {}", origin.name()),
+            _ => line(&section.counts),
+        },
+        no_gpus: section.no_gpus(),
         bar: bar(&section.counts, origin),
         figures: figures(section, &today.currency),
         rows: section
@@ -225,6 +231,19 @@ fn bar(counts: &Counts, origin: Origin) -> Vec<Slice> {
 
 fn figures(section: &Section, currency: &str) -> Vec<Figure> {
     const NO_PRICE: &str = "no GPU has a price";
+    let incidents = Figure {
+        name: "Incidents",
+        value: Ok(match section.incidents {
+            0 => "none open".to_owned(),
+            count => format!("{count} open"),
+        }),
+        anchor: "detectors",
+        small: String::new(),
+    };
+    // What costs nothing and does nothing because nobody tells of it has no figure.
+    if section.counts.all == 0 {
+        return vec![incidents];
+    }
     let money = |nano: Option<i128>| nano.map(|it| amount(currency, it)).ok_or(NO_PRICE);
     let share = section.wasted.zip(section.day_cost);
     let share = share.and_then(|(wasted, all)| ratio(wasted, 100, all));
@@ -259,15 +278,7 @@ fn figures(section: &Section, currency: &str) -> Vec<Figure> {
                 ),
             },
         },
-        Figure {
-            name: "Incidents",
-            value: Ok(match section.incidents {
-                0 => "none open".to_owned(),
-                count => format!("{count} open"),
-            }),
-            anchor: "detectors",
-            small: String::new(),
-        },
+        incidents,
     ]
 }
 

@@ -5,6 +5,7 @@
 //! the first. Limits: [`MAX_RUNGS`] rungs, the last ones; the last [`MAX_LOOKED_AT`] jobs are looked at. Others who
 //! read steps come between any two rungs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
@@ -46,6 +47,32 @@ pub struct Ladder {
     pub left_out: usize,
 }
 
+/// Where runs of a ladder's name are.
+#[derive(Debug, Default)]
+pub struct Places {
+    /// The clusters with such a run.
+    pub clusters: BTreeSet<Arc<str>>,
+    /// Whether every job was looked at: else earlier ones in other clusters may have the tag too.
+    pub are_all: bool,
+}
+
+/// In which clusters runs have the tag: in all of them, or at most in this one. It waits for one of the `views`.
+///
+/// # Errors
+/// When the database refuses.
+pub async fn places(
+    app: &App,
+    views: &Semaphore,
+    (cluster, name): (Option<&Arc<str>>, &str),
+) -> Result<Places, StoreError> {
+    let _permit = views.acquire().await;
+    let (keys, are_all) = tagged(app, cluster, name).await?;
+    Ok(Places {
+        clusters: keys.into_iter().map(|it| it.cluster).collect(),
+        are_all,
+    })
+}
+
 /// The ladder of a cluster's name. For each rung it waits for one of the `views` anew.
 ///
 /// # Errors
@@ -57,7 +84,7 @@ pub async fn read(
 ) -> Result<Ladder, StoreError> {
     let mut keys = {
         let _permit = views.acquire().await;
-        tagged(app, cluster, name).await?
+        tagged(app, Some(cluster), name).await?.0
     };
     // Newest first until here.
     let left_out = keys.len().saturating_sub(MAX_RUNGS);
@@ -84,15 +111,19 @@ pub async fn read(
     Ok(Ladder { rungs, left_out })
 }
 
-/// The runs with the tag, the last started first.
-async fn tagged(app: &App, cluster: &Arc<str>, name: &str) -> Result<Vec<RunKey>, StoreError> {
+/// The runs with the tag, of this cluster or of all, the last started first; and whether every job was looked at.
+async fn tagged(
+    app: &App,
+    cluster: Option<&Arc<str>>,
+    name: &str,
+) -> Result<(Vec<RunKey>, bool), StoreError> {
     let filter = RunFilter {
-        cluster: Some(Arc::clone(cluster)),
+        cluster: cluster.cloned(),
         only_last: true,
         ..RunFilter::default()
     };
     let of_ladder =
         |it: &crate::runs::KnownRun| it.facts.tags.get(TAG).is_some_and(|it| it == name);
     let keys = app.store.run_keys(&filter, None, MAX_LOOKED_AT, of_ladder);
-    Ok(keys.await?.0)
+    keys.await
 }

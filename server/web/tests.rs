@@ -260,7 +260,7 @@ fn addresses() -> Vec<(String, String, String)> {
             .replace("{cluster}", "prod")
             .replace("{node}", "h100-00")
             .replace("{channel}", "nobody")
-            .replace("/ladders/prod/{name}", "/ladders/prod/fp8%20%26%20more")
+            .replace("{name}", "fp8%20%26%20more")
             .replace("{id}", id);
         for method in methods.as_object().unwrap().keys() {
             found.push((method.clone(), path.clone(), address.clone()));

@@ -10,7 +10,7 @@ use crate::RECORDED;
 
 /// Every kind of page that a link leads to; with "recorded" and "simulated" those that carry such a watermark, with
 /// "chosen" those whose address says what of them is shown.
-pub(crate) const ALL: [&str; 32] = [
+pub(crate) const ALL: [&str; 33] = [
     "api",
     "cluster",
     "cluster recorded",
@@ -34,6 +34,7 @@ pub(crate) const ALL: [&str; 32] = [
     "job simulated",
     "job simulated chosen",
     "jobs",
+    "jobs chosen",
     "ladder simulated",
     "node",
     "node recorded",

@@ -220,3 +220,28 @@ async fn a_fleet_in_which_nothing_is_wrong_says_so_with_what_was_looked_at() {
     assert!(page.contains("no agent tells how it is"), "{page}");
     assert!(page.contains("1 GPU that is heard"), "{page}");
 }
+
+#[tokio::test]
+async fn links_in_messages_that_open_on_the_server_alone_are_found_where_there_are_messages() {
+    for (listen, is_told, is_found) in [
+        ("0.0.0.0:8080", true, true),
+        ("0.0.0.0:8080", false, false),
+        ("127.0.0.1:8080", true, false),
+    ] {
+        let mut config = Config::for_tests();
+        config.web.listen = listen.to_owned();
+        let server = server_with(config, fixture::fleet(), false).await;
+        if is_told {
+            let told = settings(&[("pager", Kind::Pagerduty)]);
+            server.incidents.tells(Arc::new(told));
+        }
+        let doctor = server.json("/api/v1/doctor").await;
+        let mut findings = doctor["findings"].as_array().unwrap().iter();
+        let found = findings.find(|it| it["id"] == "channels-page-url");
+        assert_eq!(found.is_some(), is_found, "{listen}, {is_told}");
+        if let Some(found) = found {
+            let what = found["what"].as_str().unwrap();
+            assert!(what.contains("notify.page_url"), "{what}");
+        }
+    }
+}

@@ -428,3 +428,45 @@ async fn what_changed_since_yesterday_is_there_newest_first() {
         page.contains("Since yesterday") && page.contains("h100-02 reported for the first time")
     );
 }
+
+#[tokio::test]
+async fn where_live_nodes_tell_of_no_gpu_that_is_said_and_nothing_is_counted_or_priced() {
+    let nodes = ["cpu-0", "cpu-1"].map(|it| fixture::machine("prod", it, Origin::Live));
+    let server = server_of(nodes.to_vec(), false).await;
+    let today = server.json("/api/v1/today").await;
+    let live = &today["sections"][0];
+    assert_eq!(
+        (&live["nodes"], &live["counts"]["gpus"]),
+        (&2.into(), &0.into())
+    );
+    let why =
+        "2 nodes report and none tells of a GPU; `gpufleet-agent doctor` on the node says why";
+    assert_eq!(live["no_gpus"], why);
+    let (_, page) = server.get("/").await;
+    let says = format!("<a class=\"missing\" href=\"/health#readers\">{why}</a>");
+    assert!(page.contains(&says), "{page}");
+    for never in [
+        "no GPU has a price",
+        "<dt>Idle</dt>",
+        "fleet-bar",
+        "GPUs by state",
+    ] {
+        assert!(!page.contains(never), "{never}: {page}");
+    }
+    let (_, health) = server.get("/health").await;
+    assert!(health.contains(" id=\"readers\""), "{health}");
+    let silent = nodes.map(|it| Live {
+        last_point: fixture::NOW.shifted(-754_000_000_000),
+        received: fixture::NOW.shifted(-754_000_000_000),
+        ..it
+    });
+    let server = server_of(silent.to_vec(), false).await;
+    let today = server.json("/api/v1/today").await;
+    let why = today["sections"][0]["no_gpus"].as_str().unwrap();
+    assert!(why.starts_with("No node reports now"), "{why}");
+    let (_, page) = super::server().await.get("/").await;
+    assert!(
+        page.contains("fleet-bar") && page.contains("<dt>Idle</dt>"),
+        "{page}"
+    );
+}

@@ -35,6 +35,68 @@ async fn runs_with_the_same_ladder_tag_are_its_rungs_each_against_the_one_before
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
+/// A job of one rank in a cluster, with the tag of the ladder.
+async fn put_rung(server: &Fixture, cluster: &str, job: &str, origin: Origin) {
+    let runs = server.fleet.runs();
+    let cluster: Arc<str> = cluster.into();
+    began(runs, &cluster, job);
+    let mut live = rank(job, 0, &[]);
+    let resource = Resource::clone(&live.resource)
+        .with(named::CLUSTER, &*cluster)
+        .with(named::ORIGIN, origin.name());
+    (live.key.cluster, live.origin) = (cluster, origin);
+    live.resource = Arc::new(resource);
+    runs.rank(&live, heard(10)).unwrap();
+    let mut watch = Watch::default();
+    watch.round(runs, &server.store, at(10)).await;
+    make_durable(&server.fleet, &server.store).await;
+}
+
+#[tokio::test]
+async fn where_a_ladder_is_names_each_cluster_that_has_it_once_and_no_other() {
+    let server = server().await;
+    let places = "/api/v1/ladders/fp8%20%26%20more";
+    let found = server.json(places).await;
+    assert_eq!(found["clusters"], serde_json::json!(["prod"]));
+    assert_eq!(
+        (&found["name"], &found["are_all"]),
+        (&"fp8 & more".into(), &true.into())
+    );
+    for job in ["team/one/u1", "team/two/u1"] {
+        put_rung(&server, "lab", job, Origin::Live).await;
+    }
+    let found = server.json(places).await;
+    assert_eq!(found["clusters"], serde_json::json!(["lab", "prod"]));
+    let none = server.json("/api/v1/ladders/other").await;
+    assert_eq!(none["clusters"], serde_json::json!([]));
+    let lab = Arc::from("lab");
+    let views = Semaphore::new(1);
+    let bound = ladder::places(&server.app, &views, (Some(&lab), "fp8 & more")).await;
+    assert_eq!(bound.unwrap().clusters, BTreeSet::from([lab]));
+}
+
+#[tokio::test]
+async fn a_ladder_of_simulated_runs_says_so_in_its_title_on_top_and_at_each_run() {
+    let server = server().await;
+    put_rung(&server, "demo", "team/sim/u1", Origin::Simulated).await;
+    let (status, page) = server.get("/clusters/demo/ladders/fp8%20%26%20more").await;
+    assert_eq!(status, StatusCode::OK);
+    for says in [
+        "SIMULATED · gpufleet</title>",
+        "data-stands=\"simulated\"",
+        "<div class=\"banner simulated\">",
+        "<div class=\"stack watermarked simulated\">",
+        "<td><span class=\"mark simulated\">SIMULATED</span>",
+    ] {
+        assert!(page.contains(says), "{says}: {page}");
+    }
+    let (_, live) = server.get("/clusters/prod/ladders/fp8%20%26%20more").await;
+    assert!(
+        !live.contains("SIMULATED") && !live.contains("data-stands"),
+        "{live}"
+    );
+}
+
 #[tokio::test]
 async fn who_waits_for_steps_comes_between_the_rungs_of_a_ladder() {
     let server = server().await;
