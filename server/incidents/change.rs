@@ -18,7 +18,7 @@ pub enum ChangeError {
     Refused(#[from] Refused),
     /// It is silent by the pattern with this id, and by nothing else.
     #[error(
-        "it is silent by a pattern, as all that is like it: gpufleet silences --end {0} ends that"
+        "it is silent by a pattern, as is all that is like it: gpufleet silences --end {0} ends that"
     )]
     Pattern(Uuid),
     /// It could not be written.
