@@ -23,7 +23,7 @@
 //! - *Resolve*: after [`Family::clear_ns`] without its signal, in which its place was heard. The same
 //!   trouble at the same place within [`REOPEN_NS`] opens the same incident again.
 //!
-//! People acknowledge, silence and annotate it; each with a name and a time in its log.
+//! People acknowledge, silence and annotate it, and take the first two back; each with a name and a time in its log.
 //!
 //! Limits: [`MAX_INCIDENTS`] in the book, [`MAX_EVIDENCE`] pieces of evidence and [`MAX_LOG`] lines of
 //! log each, a note of [`MAX_NOTE_BYTES`]; what is beyond is counted.
@@ -195,7 +195,7 @@ pub enum Happened {
     Resolved,
     /// Somebody works on it.
     Acknowledged,
-    /// Nobody is to be told before this moment.
+    /// Nobody is to be told before this moment; one that is not after its line's is the end of a silence.
     Silenced(Timestamp),
     /// Somebody wrote a note.
     Note(String),

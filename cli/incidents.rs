@@ -1,10 +1,10 @@
 //! `gpufleet incidents`: what is wrong, why, since when, what it costs; one of them with all that is known;
-//! saying that somebody works on it, and writing a note to it.
+//! saying that somebody works on it or no more, and writing a note to it.
 
 use anyhow::Context as _;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::Answer;
 use crate::ask;
@@ -20,6 +20,7 @@ use crate::words;
   gpufleet incidents --state all --family gpu_fault   also what is over, of one kind
   gpufleet incidents 0199c0de-…                       all that is known of one
   gpufleet incidents 0199c0de-… --acknowledge --who ada   somebody works on it (role operate)
+  gpufleet incidents 0199c0de-… --release --who ada       nobody works on it any more (role operate)
   gpufleet incidents 0199c0de-… --note 'fan ordered'      a note in its log (role operate)")]
 pub(crate) struct Asked {
     /// The id of one.
@@ -39,6 +40,9 @@ pub(crate) struct Asked {
     /// Says that somebody works on it. Needs a token of role operate.
     #[arg(long, requires = "incident")]
     acknowledge: bool,
+    /// Says that nobody works on it any more. Needs a token of role operate.
+    #[arg(long, requires = "incident", conflicts_with = "acknowledge")]
+    release: bool,
     /// Writes this into its log. Needs a token of role operate.
     #[arg(long, requires = "incident", value_parser = NonEmptyStringValueParser::new())]
     note: Option<String>,
@@ -152,31 +156,32 @@ fn state(it: &Value) -> String {
     if it["unheard_since"].is_string() {
         return format!("not heard since {}", words::moment(&it["unheard_since"]));
     }
-    match (
-        it["acknowledged_by"].as_str(),
-        it["silenced_until"].as_str(),
-    ) {
-        (Some(who), _) => format!("{} works on it", words::plain(who)),
-        (None, Some(_)) => format!("silent until {}", words::moment(&it["silenced_until"])),
+    let by = it["acknowledged_by"].as_str();
+    let by = by.map(|who| format!("{} works on it", words::plain(who)));
+    let until = &it["silenced_until"];
+    let silent = until
+        .is_string()
+        .then(|| format!("silent until {}", words::moment(until)));
+    match (by, silent) {
+        (Some(by), Some(silent)) => format!("{by}, {silent}"),
+        (Some(one), None) | (None, Some(one)) => one,
         (None, None) => words::text(&it["state"]),
     }
 }
 
 fn one(client: &Client, id: &str, asked: &Asked) -> anyhow::Result<Answer> {
-    let segment = tell::segment(id);
-    let acknowledged = match asked.acknowledge {
-        false => None,
-        true => {
-            let said = json!({"what": "acknowledge", "who": asked.who});
-            Some(client.post(&format!("/incidents/{segment}/say"), &said)?)
-        }
+    let what = match (asked.acknowledge, asked.release) {
+        (true, _) => Some("acknowledge"),
+        (false, true) => Some("release"),
+        (false, false) => None,
     };
-    let json = match (&asked.note, acknowledged) {
+    let said = what.map(|what| tell::say(client, id, what, &asked.who));
+    let json = match (&asked.note, said.transpose()?) {
         (Some(note), None) => tell::note(client, id, &asked.who, note)?,
         (Some(note), Some(_)) => tell::note(client, id, &asked.who, note)
-            .context("it is acknowledged, but the note was not taken")?,
-        (None, Some(acknowledged)) => acknowledged,
-        (None, None) => client.get(&format!("/incidents/{segment}"))?,
+            .context("the incident is as you say, but the note was not taken")?,
+        (None, Some(said)) => said,
+        (None, None) => client.get(&format!("/incidents/{}", tell::segment(id)))?,
     };
     Ok(Answer {
         text: about(&json),
@@ -252,6 +257,8 @@ fn reading(it: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn incident() -> Value {
@@ -342,6 +349,28 @@ mod tests {
             assert!(!shown.contains(controls), "{shown:?}");
             assert!(shown.contains("mallory for ada works on it"), "{shown}");
             assert!(shown.contains("team/llama  [2J/u1"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn who_works_on_it_hides_no_silence() {
+        for (by, until, expected) in [
+            (json!(null), json!(null), "open"),
+            (json!("ada"), json!(null), "ada works on it"),
+            (
+                json!(null),
+                json!("2026-11-22T03:00:00Z"),
+                "silent until 2026-11-22 03:00:00",
+            ),
+            (
+                json!("ada"),
+                json!("2026-11-22T03:00:00Z"),
+                "ada works on it, silent until 2026-11-22 03:00:00",
+            ),
+        ] {
+            let mut it = incident();
+            (it["acknowledged_by"], it["silenced_until"]) = (by, until);
+            assert_eq!(state(&it), expected);
         }
     }
 

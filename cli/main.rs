@@ -116,7 +116,9 @@ enum Command {
     Profile(profile::Asked),
     /// Tells nobody of an incident, or of all that matches patterns, for a while. Needs a token of role operate.
     Silence(tell::Silence),
-    /// What is silent by patterns; ends a silence.
+    /// Ends the silence of one incident: people are told of it again. Needs a token of role operate.
+    Unsilence(tell::Unsilence),
+    /// What is silent, by patterns and one by one; ends a silence by pattern.
     Silences(tell::Silences),
     /// Who is told of what.
     #[command(subcommand)]
@@ -189,6 +191,7 @@ fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
         Command::Ladder(ladder) => ladder::answer(&client, ladder),
         Command::Profile(asked) => profile::answer(&client, asked),
         Command::Silence(silence) => tell::silence(&client, silence),
+        Command::Unsilence(asked) => tell::unsilence(&client, asked),
         Command::Silences(asked) => tell::silences(&client, asked),
         Command::Routes(tell::Routes::Explain(one)) => tell::explain(&client, one),
         Command::Channels => tell::channels(&client),

@@ -1,4 +1,4 @@
-//! `gpufleet silence`, `gpufleet routes explain`, `gpufleet channels` and `gpufleet notify test`: who is told
+//! `gpufleet silence`, `gpufleet unsilence`, `gpufleet routes explain`, `gpufleet channels` and `gpufleet notify test`: who is told
 //! of incidents, who is not for a while, and whether a way to people works.
 
 use anyhow::Context as _;
@@ -24,6 +24,16 @@ pub(crate) struct Silence {
     /// For how long: 30m, 2h, 7d at most.
     #[arg(long = "for", value_parser = seconds, default_value = "2h")]
     lasts: i64,
+    /// Who says so.
+    #[arg(long, env = "USER", default_value = "somebody at a prompt")]
+    who: String,
+}
+
+/// Ends what somebody has silenced alone: people are told of it again.
+#[derive(Debug, Args)]
+pub(crate) struct Unsilence {
+    /// The incident's id, as messages, pages and `gpufleet silences` have it.
+    incident: String,
     /// Who says so.
     #[arg(long, env = "USER", default_value = "somebody at a prompt")]
     who: String,
@@ -86,10 +96,10 @@ pub(crate) fn segment(id: &str) -> String {
         .collect()
 }
 
-/// The silences by pattern.
+/// The silences, by pattern and of one incident.
 #[derive(Debug, Args)]
 pub(crate) struct Silences {
-    /// Ends the one with this id.
+    /// Ends the one by pattern with this id; `gpufleet unsilence` ends that of one incident.
     #[arg(long)]
     end: Option<String>,
     /// Who says so.
@@ -152,10 +162,22 @@ pub(crate) fn silences(client: &Client, asked: &Silences) -> anyhow::Result<Answ
         });
     }
     let json = client.get("/silences")?;
+    Ok(Answer {
+        text: silent(list(&json)).text("Nothing is silent."),
+        json,
+        is_good: true,
+    })
+}
+
+fn silent(silences: &[Value]) -> Table {
     let mut table = Table::new(&["OF", "UNTIL (UTC)", ">INCIDENTS", "WHO", "WHY", "ID"]);
-    for it in list(&json) {
+    for it in silences {
+        let of = match it["incident"].is_string() {
+            true => format!("one incident: {}", words::text(&it["what"])),
+            false => pattern(&it["matches"]),
+        };
         table.row(vec![
-            pattern(&it["matches"]),
+            of,
             words::moment(&it["until"]),
             words::text(&it["incidents"]),
             words::text(&it["who"]),
@@ -163,11 +185,7 @@ pub(crate) fn silences(client: &Client, asked: &Silences) -> anyhow::Result<Answ
             words::text(&it["id"]),
         ]);
     }
-    Ok(Answer {
-        text: table.text("Nothing is silent by a pattern."),
-        json,
-        is_good: true,
-    })
+    table
 }
 
 /// A pattern as it is typed.
@@ -196,6 +214,39 @@ fn one(client: &Client, incident: &str, silence: &Silence) -> anyhow::Result<Ans
         json,
         is_good: true,
     })
+}
+
+/// `gpufleet unsilence`.
+pub(crate) fn unsilence(client: &Client, asked: &Unsilence) -> anyhow::Result<Answer> {
+    let json = say(client, &asked.incident, "unsilence", &asked.who)?;
+    Ok(Answer {
+        text: is_loud(&json),
+        json,
+        is_good: true,
+    })
+}
+
+/// How an incident stands whose own silence has ended.
+fn is_loud(incident: &Value) -> String {
+    let (what, until) = (words::text(&incident["what"]), &incident["silenced_until"]);
+    match until.is_string() {
+        true => format!(
+            "{what} is silent no more by itself, but until {} by a pattern: gpufleet silences lists it\n",
+            words::moment(until)
+        ),
+        false => format!("{what} may be told again\n"),
+    }
+}
+
+/// Says one word to an incident, and gives it as it is then.
+pub(crate) fn say(
+    client: &Client,
+    incident: &str,
+    what: &str,
+    who: &str,
+) -> Result<Value, Refusal> {
+    let path = format!("/incidents/{}/say", segment(incident));
+    client.post(&path, &json!({"what": what, "who": who}))
 }
 
 /// Writes a note to an incident, and gives it as it is then.
@@ -362,5 +413,53 @@ mod tests {
                 "{wrong}"
             );
         }
+    }
+
+    #[test]
+    fn silences_are_listed_by_pattern_and_of_one_incident_each_with_what_ends_it() {
+        let silences = [
+            json!({"id": "01a", "matches": {"node": "gke-*"}, "incident": null, "what": null,
+                "until": "2026-11-22T03:00:00Z", "who": "mira", "note": "cooling", "incidents": 2}),
+            json!({"id": "01b", "matches": {}, "incident": "01b", "what": "GPU lost\n",
+                "until": "2026-11-22T04:00:00Z", "who": "", "note": "", "incidents": 1}),
+        ];
+        let text = silent(&silences).text("");
+        let cells = |line: &str| -> Vec<String> {
+            let cells = line.split("  ").map(str::trim);
+            cells
+                .filter(|it| !it.is_empty())
+                .map(str::to_owned)
+                .collect()
+        };
+        let rows: Vec<Vec<String>> = text.lines().skip(1).map(cells).collect();
+        let pattern = [
+            "node=gke-*",
+            "2026-11-22 03:00:00",
+            "2",
+            "mira",
+            "cooling",
+            "01a",
+        ];
+        let alone = [
+            "one incident: GPU lost",
+            "2026-11-22 04:00:00",
+            "1",
+            words::NOTHING,
+            words::NOTHING,
+            "01b",
+        ];
+        assert_eq!(rows, [pattern, alone]);
+    }
+
+    #[test]
+    fn the_end_of_a_silence_says_whether_a_pattern_holds_on() {
+        let mut it = json!({"what": "GPU lost", "silenced_until": null});
+        assert_eq!(is_loud(&it), "GPU lost may be told again\n");
+        it["silenced_until"] = json!("2026-11-22T03:00:00Z");
+        let held = is_loud(&it);
+        assert!(
+            held.contains("until 2026-11-22 03:00:00 by a pattern"),
+            "{held}"
+        );
     }
 }

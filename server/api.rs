@@ -16,6 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::web::Web;
+use incidents::say;
 
 pub mod problem;
 
@@ -157,7 +158,7 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
 fn changes() -> OpenApiRouter<Arc<Web>> {
     OpenApiRouter::default()
         .routes(routes!(agents::command))
-        .routes(routes!(incidents::say))
+        .routes(routes!(say::say))
         .routes(routes!(silences::keep))
         .routes(routes!(silences::end))
         .routes(routes!(deliveries::test))

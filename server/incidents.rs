@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gpufleet_analysis::digest::Week;
-use gpufleet_analysis::incident::{Book, Change, Family, Incident, Place, Refused, Tick};
+use gpufleet_analysis::incident::{Book, Change, Family, Incident, Place, Tick};
 use gpufleet_analysis::owner::Owners;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
@@ -28,8 +28,11 @@ use crate::runs::RunKey;
 use crate::store::model::FencingToken;
 use crate::store::{CommitError, Store, StoreError};
 
+mod change;
+
 mod silent;
 
+pub use change::ChangeError;
 pub use silent::SilenceError;
 
 /// What every part of the server shares of incidents.
@@ -115,17 +118,6 @@ impl DetectHealth {
         self.gpus.store(gpus as u64, store);
         *self.judged.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
     }
-}
-
-/// Why something that a person did to an incident was not done.
-#[derive(Debug, thiserror::Error)]
-pub enum ChangeError {
-    /// The book refuses it.
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    /// It could not be written.
-    #[error(transparent)]
-    Store(#[from] CommitError),
 }
 
 impl Incidents {
@@ -226,47 +218,6 @@ impl Incidents {
             held.note([id], now);
         }
         held.note(silenced, now);
-    }
-
-    /// What a person does to one incident: written first with what it makes of the outbox, so that what
-    /// the store did not take changes nothing here.
-    ///
-    /// # Errors
-    /// When the book or the store refuses.
-    pub async fn change(
-        &self,
-        store: &Store,
-        id: Uuid,
-        change: impl Fn(&mut Book) -> Result<(), Refused>,
-    ) -> Result<Incident, ChangeError> {
-        let _one = self.writing.lock().await;
-        let changed = |book: &mut Book, outbox: &mut Outbox| {
-            change(book)?;
-            let is = book.get(id).cloned().ok_or(Refused::Unknown(id))?;
-            // The book has just put a line of it into the log.
-            outbox.note(&is, is.log.last().map_or(is.seen_at, |it| it.at));
-            Ok::<_, Refused>(is)
-        };
-        let (waiting, groups, token) = {
-            let held = self.lock();
-            let token = held.token.ok_or(Refused::Unknown(id))?;
-            let (mut book, mut outbox) = (held.book.clone(), held.outbox.clone());
-            let will_be = changed(&mut book, &mut outbox)?;
-            // With it all that waits: no group is to be written before its incidents.
-            let others = held.unwritten.values().filter(|it| it.id != id).cloned();
-            let waiting: Vec<Incident> = others.chain([will_be]).collect();
-            (waiting, outbox.unwritten(), token)
-        };
-        store.write_incidents(&waiting, &groups, token).await?;
-        let mut held = self.lock();
-        let Held { book, outbox, .. } = &mut *held;
-        let is = changed(book, outbox)?;
-        held.outbox.written(&groups);
-        // Once more with the next: an older state of it may wait to be written.
-        held.unwritten.insert(id, is.clone());
-        drop(held);
-        self.to_say.notify_one();
-        Ok(is)
     }
 
     /// Open incidents that a reader may see, in the order in which they began.

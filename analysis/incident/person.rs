@@ -1,10 +1,10 @@
-//! What people do to an incident: acknowledge, silence, annotate; always with a name.
+//! What people do to an incident: acknowledge, silence, annotate, and take the first two back; always with a name.
 
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::book::Book;
-use super::{Happened, Incident, State};
+use super::{Happened, Incident, Line, State};
 
 /// Longest note: a screen of text; more belongs into a document that the note names.
 pub const MAX_NOTE_BYTES: usize = 4_096;
@@ -12,6 +12,8 @@ pub const MAX_NOTE_BYTES: usize = 4_096;
 pub const MAX_PERSON_BYTES: usize = 128;
 /// Longest silence, nanoseconds: 7 days; what is to be silent for ever is to be mended or turned off.
 pub const MAX_SILENCE_NS: i64 = 7 * 86_400 * 1_000_000_000;
+/// What the log says when nobody has an incident in hand any more: a note, which every older server reads.
+const RELEASED: &str = "released: nobody works on it now";
 
 /// Why something was not done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,6 +33,12 @@ pub enum Refused {
     /// A silence that is over before it begins, or too long.
     #[error("a silence ends after now and within 7 days")]
     Silence,
+    /// Nobody works on it.
+    #[error("nobody works on it: there is nothing to release")]
+    Free,
+    /// Nothing keeps it silent.
+    #[error("it is not silent: there is nothing to end")]
+    Loud,
 }
 
 impl Book {
@@ -43,6 +51,21 @@ impl Book {
         let incident = self.open(id, "acknowledge")?;
         incident.acknowledged_by = Some(who.clone());
         incident.tell(now, Some(who), Happened::Acknowledged);
+        Ok(())
+    }
+
+    /// Nobody works on it any more.
+    ///
+    /// # Errors
+    /// When it is not known or over, or nobody did.
+    pub fn release(&mut self, id: Uuid, who: &str, now: Timestamp) -> Result<(), Refused> {
+        let who = person(who)?;
+        let incident = self.open(id, "release")?;
+        if incident.acknowledged_by.is_none() {
+            return Err(Refused::Free);
+        }
+        incident.acknowledged_by = None;
+        incident.tell(now, Some(who), Happened::Note(RELEASED.to_owned()));
         Ok(())
     }
 
@@ -107,6 +130,22 @@ impl Book {
         Ok(())
     }
 
+    /// Every silence of it ends: whoever is to be told of it is told. What is silent by a pattern is the caller's to
+    /// know.
+    ///
+    /// # Errors
+    /// When it is not known or over, or is not silent.
+    pub fn unsilence(&mut self, id: Uuid, who: &str, now: Timestamp) -> Result<(), Refused> {
+        let who = person(who)?;
+        let incident = self.open(id, "unsilence")?;
+        if incident.is_loud(now) {
+            return Err(Refused::Loud);
+        }
+        (incident.silenced_until, incident.silenced_alone_until) = (None, None);
+        incident.tell(now, Some(who), Happened::Silenced(now));
+        Ok(())
+    }
+
     /// A note, also to one that is over: what it was is often known later.
     ///
     /// # Errors
@@ -134,6 +173,17 @@ impl Book {
             State::Open => Ok(incident),
             State::Resolved | State::Pending => Err(Refused::Over(what)),
         }
+    }
+}
+
+impl Incident {
+    /// Until when a person has silenced it alone, and the line of its log that says who, if that is still there; none
+    /// where nobody has, or the time is over.
+    pub fn silenced_alone(&self, now: Timestamp) -> Option<(Timestamp, Option<&Line>)> {
+        let until = self.silenced_alone_until.filter(|it| *it > now)?;
+        // The first: whoever ends a longer silence by pattern later leaves the same moment in the log.
+        let says = |it: &&Line| it.happened == Happened::Silenced(until);
+        Some((until, self.log.iter().find(says)))
     }
 }
 

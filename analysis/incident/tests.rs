@@ -13,6 +13,8 @@ mod full;
 
 mod priced;
 
+mod people;
+
 const START: Timestamp = Timestamp::from_seconds(1_790_000_000);
 
 /// A book with a made clock and a cluster of 100 nodes of 8 GPUs.

@@ -124,7 +124,7 @@ pub struct ToldKnown {
     pub routes: Vec<RouteKnown>,
     /// What was said and is still to be said, the oldest first.
     pub deliveries: Vec<DeliveryKnown>,
-    /// Until when nobody is to be told.
+    /// Until when nobody is to be told; null where no silence holds now.
     #[schema(format = DateTime)]
     pub silenced_until: Option<String>,
 }
@@ -249,6 +249,8 @@ pub async fn told(
         own.map(Stranger::words).collect()
     };
     let deliveries = deliveries(&web, id).await?;
+    // Nothing clears it when its time is over.
+    let silenced_until = found.silenced_until.filter(|until| *until > now);
     Ok(Json(ToldKnown {
         owner: web.app.incidents.owner_of(&found),
         routes: routes
@@ -264,7 +266,7 @@ pub async fn told(
             .iter()
             .map(|it| delivery(it, shows_why(&grant)))
             .collect(),
-        silenced_until: found.silenced_until.map(text::rfc3339),
+        silenced_until: silenced_until.map(text::rfc3339),
     }))
 }
 

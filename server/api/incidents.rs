@@ -1,36 +1,25 @@
-//! `/incidents`: what is wrong, why, since when, what it costs; and what people say to it.
+//! `/incidents`: what is wrong, why, since when, what it costs; and what people [`say`] to it.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Extension, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
 use gpufleet_analysis::cause::Reading;
-use gpufleet_analysis::incident::{self, Book, Family, Happened, Incident, Refused};
+use gpufleet_analysis::incident::{self, Family, Happened, Incident};
 use gpufleet_analysis::lost::{Losing, Lost};
-use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::audit;
 use super::paging::{self, Page, Paging};
-use super::past::moment;
-use super::problem::{self, Asked, Body, Place, Problem};
-use crate::auth::{Grant, Role};
-use crate::incidents::ChangeError;
+use super::problem::{Asked, Place, Problem};
+use crate::auth::Grant;
 use crate::store::model::{IncidentFilter, IncidentPlace};
-use crate::web::{self, Web};
+use crate::web::Web;
 use crate::words::{incident::price, text};
 
-/// Somebody works on it.
-pub const ACKNOWLEDGE: &str = "acknowledge";
-/// Nobody is to be told for a time.
-pub const SILENCE: &str = "silence";
-/// A note.
-pub const NOTE: &str = "note";
-const WORDS: [&str; 3] = [ACKNOWLEDGE, SILENCE, NOTE];
+pub mod say;
 
 /// Which incidents.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
@@ -101,7 +90,7 @@ pub struct LogLine {
     pub at: String,
     /// Who; null is the server.
     pub who: Option<String>,
-    /// What happened: `opened`, `resolved`, `acknowledged`, `note` and so on.
+    /// What happened: `opened`, `resolved`, `acknowledged`, `silenced`, `unsilenced`, `note` and so on.
     pub what: &'static str,
     /// The note, the other incident, or until when.
     pub detail: Option<String>,
@@ -174,7 +163,7 @@ pub struct IncidentKnown {
     pub stake_nano_usd_per_hour: Option<i64>,
     /// Who works on it.
     pub acknowledged_by: Option<String>,
-    /// Until when nobody is to be told.
+    /// Until when nobody is to be told; null where no silence holds now.
     #[schema(format = DateTime)]
     pub silenced_until: Option<String>,
     /// The first piece of evidence of each kind and place.
@@ -183,26 +172,6 @@ pub struct IncidentKnown {
     pub more_evidence: u64,
     /// What happened to it.
     pub log: Vec<LogLine>,
-}
-
-/// What a person says to an incident.
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Said {
-    /// `acknowledge`, `silence` or `note`.
-    #[schema(example = "acknowledge")]
-    pub what: String,
-    /// Who says so. Where a proxy names people (`auth.user_header`) its word counts, and this is not looked at.
-    #[schema(example = "ada")]
-    pub who: Option<String>,
-    /// The note.
-    pub note: Option<String>,
-    /// Until when it is silenced, at most 7 days from now.
-    #[schema(format = DateTime)]
-    pub until: Option<String>,
-    /// The same as seconds from now.
-    #[schema(example = 7200)]
-    pub for_s: Option<i64>,
 }
 
 /// Incidents, those that began last first.
@@ -227,9 +196,10 @@ pub async fn incidents(
     written.map_err(|error| Problem::store(&error))?;
     let next =
         next.map(|it| paging::write_cursor(&[it.since.millis().to_string(), it.id.to_string()]));
+    let now = web.app.clock.now();
     let items = stored.iter().map(|it| {
         let newest = web.app.incidents.get(it.id);
-        known(newest.as_ref().unwrap_or(it))
+        known(newest.as_ref().unwrap_or(it), now)
     });
     Ok(Json(Page {
         items: items.collect(),
@@ -247,11 +217,8 @@ pub async fn incident(
     Place(id): Place<Uuid>,
 ) -> Result<Json<IncidentKnown>, Problem> {
     let found = find(&web, &grant, id).await?;
-    found
-        .as_ref()
-        .map(known)
-        .map(Json)
-        .ok_or_else(|| unknown(id))
+    let found = found.ok_or_else(|| unknown(id))?;
+    Ok(Json(known(&found, web.app.clock.now())))
 }
 
 /// An incident that a reader may see, the newest that is known of it.
@@ -270,92 +237,10 @@ pub async fn find(web: &Web, grant: &Grant, id: Uuid) -> Result<Option<Incident>
     Ok(found.filter(|it| grant.may_see(&it.place.cluster)))
 }
 
-/// Acknowledges, silences or annotates an incident, with the name of who does. Needs role operate.
-#[utoipa::path(post, path = "/api/v1/incidents/{id}/say", tag = "Incidents", request_body = Said,
-    params(("id" = Uuid, Path, description = "The incident's id")),
-    responses((status = 200, body = IncidentKnown), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 409, body = Problem, content_type = "application/problem+json")))]
-pub async fn say(
-    State(web): State<Arc<Web>>,
-    headers: HeaderMap,
-    peer: Option<Extension<audit::From>>,
-    Place(id): Place<Uuid>,
-    Body(words): Body<Said>,
-) -> Result<Response, Problem> {
-    let grant = match web::may(&web, &headers, Role::Operate) {
-        Ok(grant) => grant,
-        Err(error) => return Ok(problem::refused(&error)),
-    };
-    let changed = said(&web, (&headers, peer), &grant, id, &words).await?;
-    Ok((StatusCode::OK, Json(known(&changed))).into_response())
-}
-
-/// Does what a person says to an incident, and writes down who says so.
-///
-/// # Errors
-/// When there is no such incident that may be seen, the words make no sense, or the store does not answer:
-/// then nothing is changed.
-pub async fn said(
-    web: &Web,
-    (headers, peer): (&HeaderMap, Option<Extension<audit::From>>),
-    grant: &Grant,
-    id: Uuid,
-    said: &Said,
-) -> Result<Incident, Problem> {
-    let held = web.app.incidents.get(id);
-    if !held.is_some_and(|it| grant.may_see(&it.place.cluster)) {
-        return Err(unknown(id));
-    }
-    let now = web.app.clock.now();
-    let until = moment("until", said.until.as_deref())?;
-    let lasts = said
-        .for_s
-        .map(|seconds| seconds.saturating_mul(NANOS_PER_SECOND));
-    let until = until.or(lasts.map(|nanos| Timestamp(now.0.saturating_add(nanos))));
-    if !WORDS.contains(&said.what.as_str()) {
-        return Err(Problem::bad(format_args!(
-            "what=“{}”: it is one of {}",
-            said.what,
-            WORDS.join(", ")
-        )));
-    }
-    let change = audit::Changed {
-        action: format!("incident {}", said.what),
-        target: format!("incident {id}"),
-        detail: serde_json::to_string(said).expect("texts are JSON"),
-    };
-    let named = audit::write(web, headers, peer, change).await?;
-    let who = match web.app.config.auth.user_header.is_empty() {
-        // Nobody else knows the name.
-        true => said.who.clone().unwrap_or_default(),
-        false => named,
-    };
-    let change = |book: &mut Book| match said.what.as_str() {
-        ACKNOWLEDGE => book.acknowledge(id, &who, now),
-        SILENCE => book.silence(id, &who, until.unwrap_or(now), now),
-        _ => book.annotate(id, &who, said.note.as_deref().unwrap_or_default(), now),
-    };
-    let changed = web.app.incidents.change(&web.app.store, id, change).await;
-    let changed = changed.map_err(|error| match error {
-        ChangeError::Refused(error) => refused(error),
-        ChangeError::Store(error) => Problem::store(&error),
-    })?;
-    tracing::info!(%id, who, what = said.what, "somebody said something to an incident");
-    web.app.news.send_replace(());
-    Ok(changed)
-}
-
 fn unknown(id: Uuid) -> Problem {
     Problem::unknown(format_args!(
         "no incident {id}; /api/v1/incidents lists them"
     ))
-}
-
-fn refused(error: Refused) -> Problem {
-    match error {
-        Refused::Unknown(_) => Problem::unknown(error),
-        Refused::Over(_) => Problem::new(StatusCode::CONFLICT, error),
-        Refused::Person | Refused::Note(_) | Refused::Silence => Problem::bad(error),
-    }
 }
 
 impl IncidentsAsked {
@@ -408,8 +293,8 @@ fn place(cursor: &str) -> Result<IncidentPlace, Problem> {
     })
 }
 
-/// An incident as the API tells it.
-pub(crate) fn known(incident: &Incident) -> IncidentKnown {
+/// An incident as the API tells it at this moment.
+pub(crate) fn known(incident: &Incident, now: Timestamp) -> IncidentKnown {
     let time = |at: Option<Timestamp>| at.map(text::rfc3339);
     let evidence = incident.evidence.iter().map(|it| EvidenceKnown {
         at: text::rfc3339(it.at),
@@ -450,7 +335,7 @@ pub(crate) fn known(incident: &Incident) -> IncidentKnown {
         stake_gpu_seconds_per_hour: stake.map(|it| it.losing.gpu_seconds_per_hour()),
         stake_nano_usd_per_hour: stake.and_then(|it| it.losing.nano_usd_per_hour()),
         acknowledged_by: incident.acknowledged_by.clone(),
-        silenced_until: time(incident.silenced_until),
+        silenced_until: time(incident.silenced_until.filter(|until| *until > now)),
         evidence: evidence.collect(),
         more_evidence: incident.more_evidence,
         log: incident.log.iter().map(line).collect(),
@@ -486,6 +371,8 @@ fn line(line: &incident::Line) -> LogLine {
         Happened::Understood(what) => ("understood", Some(what.clone())),
         Happened::Resolved => ("resolved", None),
         Happened::Acknowledged => ("acknowledged", None),
+        // The end of a silence is one that lasts until then.
+        Happened::Silenced(until) if *until <= line.at => ("unsilenced", None),
         Happened::Silenced(until) => ("silenced", Some(text::rfc3339(*until))),
         Happened::Note(note) => ("note", Some(note.clone())),
     };

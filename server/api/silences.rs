@@ -1,4 +1,4 @@
-//! `/silences`: until when nobody is told of what matches a pattern.
+//! `/silences`: until when nobody is told of what matches a pattern, and of what somebody has silenced alone.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use gpufleet_analysis::incident::Incident;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -20,20 +21,24 @@ use crate::notify::silence::{Pattern, Refused, Silence};
 use crate::web::{self, Web};
 use crate::words::text;
 
-/// A silence by pattern.
+/// A silence, by pattern or of one incident alone.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SilenceKnown {
-    /// Its id.
+    /// Its id; the incident's, where it is of one alone.
     pub id: Uuid,
-    /// What it is about: all that is there has to match, where `*` is any text.
+    /// What it is about: all that is there has to match, where `*` is any text. Empty where it is of one incident.
     pub matches: Pattern,
-    /// Since when.
+    /// The one incident that somebody has silenced alone, by `silence`; `unsilence` ends that. Null for a pattern.
+    pub incident: Option<Uuid>,
+    /// What that incident is, in few words.
+    pub what: Option<String>,
+    /// Since when; null where the incident's log says it no more.
     #[schema(format = DateTime)]
-    pub since: String,
+    pub since: Option<String>,
     /// Until when.
     #[schema(format = DateTime)]
     pub until: String,
-    /// Who says so.
+    /// Who says so; empty where the incident's log says it no more.
     pub who: String,
     /// Why; may be empty.
     pub note: String,
@@ -69,7 +74,8 @@ pub struct SilenceEnded {
     pub who: Option<String>,
 }
 
-/// The silences that hold, the first made first. A token of one cluster sees those of that cluster alone.
+/// The silences that hold: by pattern, the first made first, then those of one incident each. A token of one cluster
+/// sees those of that cluster alone.
 #[utoipa::path(get, path = "/api/v1/silences", tag = "Incidents",
     responses((status = 200, body = [SilenceKnown])))]
 pub async fn silences(
@@ -81,8 +87,12 @@ pub async fn silences(
 
 /// The silences that hold and may be seen.
 pub fn all(web: &Web, grant: &Grant) -> Vec<SilenceKnown> {
-    let silences = web.app.incidents.silences(grant, web.app.clock.now());
-    silences.iter().map(|it| known(web, grant, it)).collect()
+    let now = web.app.clock.now();
+    let patterns = web.app.incidents.silences(grant, now);
+    let patterns = patterns.iter().map(|it| known(web, grant, it));
+    let open = web.app.incidents.open(grant);
+    let of_one = open.iter().filter_map(|it| alone(it, now));
+    patterns.chain(of_one).collect()
 }
 
 /// Tells nobody of what matches for a while, also of what breaks meanwhile. Needs role operate.
@@ -193,10 +203,29 @@ fn known(web: &Web, grant: &Grant, silence: &Silence) -> SilenceKnown {
     SilenceKnown {
         id: silence.id,
         matches: silence.pattern.clone(),
-        since: text::rfc3339(silence.since),
+        incident: None,
+        what: None,
+        since: Some(text::rfc3339(silence.since)),
         until: text::rfc3339(silence.until),
         who: silence.who.clone(),
         note: silence.note.clone(),
         incidents: web.app.incidents.about(silence, &open),
     }
+}
+
+/// What somebody has silenced alone.
+fn alone(incident: &Incident, now: Timestamp) -> Option<SilenceKnown> {
+    let (until, line) = incident.silenced_alone(now)?;
+    let who = line.and_then(|it| it.who.clone());
+    Some(SilenceKnown {
+        id: incident.id,
+        matches: Pattern::default(),
+        incident: Some(incident.id),
+        what: Some(incident.what.clone()),
+        since: line.map(|it| text::rfc3339(it.at)),
+        until: text::rfc3339(until),
+        who: who.unwrap_or_default(),
+        note: String::new(),
+        incidents: 1,
+    })
 }

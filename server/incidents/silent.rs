@@ -45,24 +45,11 @@ impl Held {
     pub(super) fn silence(&mut self, now: Timestamp) -> Vec<Uuid> {
         self.silences.retain(|it| it.until > now);
         let mut changed = self.wake_what_has_grown(now);
-        let settings = Arc::clone(self.outbox.settings());
-        let longest = |incident: &Incident| {
-            let team = settings.owner(incident);
-            let mut about = self
-                .silences
-                .iter()
-                .filter(|it| it.is_about(incident, team));
-            let first = about.next()?;
-            Some(about.fold(
-                first,
-                |one, other| if other.until > one.until { other } else { one },
-            ))
-        };
         let due: Vec<(Uuid, String, Timestamp)> = self
             .book
             .open_ones()
             .filter_map(|it| {
-                let silence = longest(it)?;
+                let silence = self.pattern_of(it)?;
                 let is_new = it.silenced_until.is_none_or(|until| until < silence.until);
                 is_new.then(|| (it.id, silence.signature(), silence.until))
             })
@@ -73,6 +60,20 @@ impl Held {
         });
         changed.extend(silenced);
         changed
+    }
+
+    /// The silence by pattern that is about an incident and ends last, which may be over; of two that end together
+    /// the first made.
+    pub(super) fn pattern_of(&self, incident: &Incident) -> Option<&Silence> {
+        let team = self.outbox.settings().owner(incident);
+        let about = self.silences.iter();
+        let about = about.filter(|it| it.is_about(incident, team));
+        about.reduce(|one, other| if other.until > one.until { other } else { one })
+    }
+
+    /// The same of the incident with this id.
+    pub(super) fn pattern_of_id(&self, id: Uuid) -> Option<&Silence> {
+        self.book.get(id).and_then(|it| self.pattern_of(it))
     }
 
     /// Ends the silence of what has grown beyond the pattern by which it is silent; says which.

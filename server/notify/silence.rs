@@ -88,7 +88,9 @@ pub enum Refused {
     #[error("there are {MAX_SILENCES} silences already: end some, or say more with one")]
     TooMany,
     /// There is none.
-    #[error("there is no silence {0}; it may be over")]
+    #[error(
+        "there is no silence {0}; it may be over, and that of one incident ends with gpufleet unsilence"
+    )]
     Unknown(Uuid),
 }
 

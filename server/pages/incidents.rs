@@ -52,12 +52,17 @@ struct ListPage {
     has_older: bool,
 }
 
-/// A silence by pattern.
+/// What nobody is told of for a while.
 struct Silent {
-    pattern: Name,
+    /// The pattern; or the place and what is wrong, of one incident alone.
+    what: Name,
+    /// The page of the one.
+    address: Option<String>,
     until: String,
-    who: Name,
+    /// Who says so; none where the log says it no more.
+    who: Option<Name>,
     note: Name,
+    /// Open incidents that are like that.
     incidents: usize,
 }
 
@@ -101,6 +106,8 @@ pub struct Row {
     pub severity: &'static str,
     /// Who works on it.
     pub by: Option<Name>,
+    /// Until when nobody is told of it; none where no silence holds now.
+    pub silent: Option<String>,
     /// What to do.
     pub action: Name,
     /// Since when nobody hears of its place.
@@ -155,6 +162,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         .filter(is_open)
         .map(|it| row(it, &view, frame.at))
         .collect();
+    let silences = silences(&web, &open, &view, &frame);
     let open: Vec<Row> = open.iter().map(|it| row(it, &view, frame.at)).collect();
     let count = |of| {
         let mark = words::watermark(of);
@@ -164,16 +172,6 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let others = [Origin::Simulated, Origin::Recorded].map(|it| (count(it), it.name()));
     let others = others.iter().filter(|it| it.0 > 0);
     let others: Vec<String> = others.map(|it| format!("{} {}", it.0, it.1)).collect();
-    let silences = web.app.incidents.silences(&frame.grant, frame.at);
-    let known = web.app.incidents.open(&frame.grant);
-    let silences = silences.iter().map(|it| Silent {
-        pattern: Name::new(&it.pattern.words()),
-        until: text::moment(it.until),
-        who: Name::new(&it.who),
-        note: Name::sentence(&it.note),
-        incidents: web.app.incidents.about(it, &known),
-    });
-    let silences = silences.collect();
     let page = ListPage {
         frame,
         live,
@@ -184,6 +182,32 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         has_older: next.is_some(),
     };
     frame::page(StatusCode::OK, &page)
+}
+
+/// What nobody is told of: by patterns, the first made first, then what somebody has silenced alone.
+fn silences(web: &Web, open: &[Incident], view: &FleetView, frame: &Frame) -> Vec<Silent> {
+    let by_pattern = web.app.incidents.silences(&frame.grant, frame.at);
+    let by_pattern = by_pattern.iter().map(|it| Silent {
+        what: Name::new(&it.pattern.words()),
+        address: None,
+        until: text::moment(it.until),
+        who: Some(Name::new(&it.who)),
+        note: Name::sentence(&it.note),
+        incidents: web.app.incidents.about(it, open),
+    });
+    let alone = open.iter().filter_map(|it| {
+        let (until, line) = it.silenced_alone(frame.at)?;
+        let place = place_words(&it.place_and_run(), view);
+        Some(Silent {
+            what: Name::sentence(&format!("{place}: {}", it.what)),
+            address: Some(format!("/incidents/{}", it.id)),
+            until: text::moment(until),
+            who: line.and_then(|it| it.who.as_deref()).map(Name::new),
+            note: Name::default(),
+            incidents: 1,
+        })
+    });
+    by_pattern.chain(alone).collect()
 }
 
 /// `GET /incidents/{id}`.
@@ -289,6 +313,10 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
         lasted: format!("for {lasted}"),
         severity: incident.severity.name(),
         by: incident.acknowledged_by.as_deref().map(Name::new),
+        silent: incident
+            .silenced_until
+            .filter(|until| *until > now)
+            .map(text::moment),
         action: Name::sentence(&incident.action),
         unheard: incident
             .unheard_since
@@ -368,6 +396,8 @@ fn entry(line: &Line) -> Entry {
         }
         Happened::Resolved => "is over".to_owned(),
         Happened::Acknowledged => "is in hand".to_owned(),
+        // The end of a silence is one that lasts until then.
+        Happened::Silenced(until) if *until <= line.at => "is silent no more".to_owned(),
         Happened::Silenced(until) => format!("is silent until {}", text::moment(*until)),
         Happened::Note(note) => text::harmless(note, NOTE_CHARACTERS),
     };

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::api::audit;
-use crate::api::incidents::{NOTE, SILENCE, Said, said};
+use crate::api::incidents::say::{NOTE, SILENCE, Said, said};
 use crate::auth::Role;
 use crate::pages::frame::Frame;
 use crate::pages::problem;
@@ -33,6 +33,10 @@ pub(super) struct SayForm {
     pub(super) address: String,
     /// Whether it is still so: else a note is all.
     pub(super) is_open: bool,
+    /// Whether somebody works on it, so that it can be given out of hand.
+    pub(super) is_in_hand: bool,
+    /// Whether somebody has silenced it alone, so that this can be ended here: a pattern's silence is of more than it.
+    pub(super) is_silenced: bool,
     /// Whether the sender says who it is: no proxy does.
     pub(super) asks_who: bool,
     /// Why this reader may not say anything.
@@ -62,6 +66,8 @@ impl SayForm {
         Some(Self {
             address: format!("/incidents/{}/say", incident.id),
             is_open: incident.state == Life::Open,
+            is_in_hand: incident.acknowledged_by.is_some(),
+            is_silenced: incident.silenced_alone(web.app.clock.now()).is_some(),
             asks_who: web.app.config.auth.user_header.is_empty(),
             why_not: may.err().map(|error| error.to_string()),
             silences: SILENCES,

@@ -70,6 +70,44 @@ async fn a_person_acknowledges_silences_and_annotates_by_a_form_with_a_row_in_th
 }
 
 #[tokio::test]
+async fn what_was_said_is_taken_back_by_buttons_that_stand_there_only_then() {
+    let server = server().await.with_an_incident().await;
+    let own = format!("/incidents/{INCIDENT}");
+    let buttons = |page: &str| {
+        ["release", "unsilence"].map(|it| page.contains(&format!("name=\"what\" value=\"{it}\"")))
+    };
+    let (_, page) = server.get(&own).await;
+    assert_eq!(buttons(&page), [false, false]);
+    for form in [
+        "what=acknowledge&who=ada",
+        "what=silence&who=ada&for_s=3600",
+    ] {
+        let (status, ..) = send(&server, form, &OWN).await;
+        assert_eq!(status, StatusCode::SEE_OTHER, "{form}");
+    }
+    let (_, page) = server.get(&own).await;
+    assert_eq!(buttons(&page), [true, true]);
+    for form in ["what=release&who=bob", "what=unsilence&who=bob"] {
+        let (status, ..) = send(&server, form, &OWN).await;
+        assert_eq!(status, StatusCode::SEE_OTHER, "{form}");
+        let (status, _, page) = send(&server, form, &OWN).await;
+        assert_eq!(status, StatusCode::CONFLICT, "{form}");
+        assert!(page.contains("there is nothing to"), "{page}");
+    }
+    let is = held(&server);
+    assert_eq!((is.acknowledged_by, is.silenced_until), (None, None));
+    let (_, page) = server.get(&own).await;
+    assert_eq!(buttons(&page), [false, false]);
+    assert_eq!(page.matches("is silent until").count(), 1, "{page}");
+    for says in ["is silent no more", "released: nobody works on it now"] {
+        assert!(page.contains(says), "{says} is not in {page}");
+    }
+    let audited = server.store.audited(10).await.unwrap();
+    let actions: Vec<&str> = audited.iter().map(|it| &*it.action).collect();
+    assert!(actions.contains(&"incident release"), "{actions:?}");
+}
+
+#[tokio::test]
 async fn what_makes_no_sense_or_comes_from_another_page_changes_nothing_and_says_why() {
     let server = server().await.with_an_incident().await;
     let evil = [("origin", "https://evil.example"), ("host", "localhost")];

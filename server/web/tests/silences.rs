@@ -1,4 +1,4 @@
-//! Silences by pattern: what matches is told nobody, also what breaks meanwhile, until they end.
+//! Silences, by pattern and by hand: what matches is told nobody, also what breaks meanwhile, until they end.
 
 use axum::http::StatusCode;
 use gpufleet_analysis::incident::{Incident, Place, Tick};
@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{Fixture, INCIDENT, OPERATOR, TOKEN, server, server_of};
 use crate::auth::Grant;
 use crate::notify::fixture::settings;
+use crate::notify::lane::Outcome;
 use crate::notify::settings::Kind;
 use crate::view::fixture;
 
@@ -47,6 +48,19 @@ fn another_breaks(server: &Fixture, node: &str) {
     let tick = Tick {
         now: fixture::NOW,
         signals: vec![first, second],
+        is_heard: &|_, _| true,
+        quiet_runs: &Default::default(),
+        nodes: &Default::default(),
+        runs: &Default::default(),
+    };
+    server.incidents.tick(tick, &mut || LATER.parse().unwrap());
+}
+
+/// The incident is still so.
+fn another_tick(server: &Fixture) {
+    let tick = Tick {
+        now: fixture::NOW,
+        signals: vec![super::signal()],
         is_heard: &|_, _| true,
         quiet_runs: &Default::default(),
         nodes: &Default::default(),
@@ -154,6 +168,122 @@ async fn a_shorter_silence_by_hand_holds_on_when_a_longer_one_by_pattern_ends_ea
     let ended = server.post(&address, "application/json", who, Some(OPERATOR));
     assert_eq!(ended.await.status(), StatusCode::OK);
     assert_eq!(held(&server, INCIDENT).silenced_until, by_hand);
+}
+
+/// A server that tells a channel of each incident, with one that nobody was told of yet.
+async fn telling() -> Fixture {
+    let server = server().await;
+    let chat = settings(&[("chat", Kind::Alertmanager)]);
+    server.incidents.tells(chat.into());
+    server.with_an_incident().await
+}
+
+/// A person says one word to the incident.
+async fn say(server: &Fixture, what: &str) -> (StatusCode, Value) {
+    let said = format!(r#"{{"what":"{what}","who":"ada"}}"#);
+    let address = format!("/api/v1/incidents/{INCIDENT}/say");
+    let answer = server.post(&address, "application/json", &said, Some(OPERATOR));
+    read(answer.await).await
+}
+
+#[tokio::test]
+async fn what_is_silent_by_hand_is_listed_and_told_exactly_once_when_that_is_ended_by_hand() {
+    let server = telling().await;
+    assert_eq!(say(&server, "unsilence").await.0, StatusCode::CONFLICT);
+    silence_by_hand(&server, 3600).await;
+    assert_eq!(say(&server, "acknowledge").await.0, StatusCode::OK);
+    assert_eq!(told(&server).await, 0);
+    let listed = server.json("/api/v1/silences").await;
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+    assert_eq!(listed[0]["incident"], INCIDENT);
+    assert_eq!(
+        (&listed[0]["who"], &listed[0]["matches"]),
+        (&"ada".into(), &serde_json::json!({}))
+    );
+    let (_, page) = server.get("/incidents").await;
+    let until = crate::words::text::moment(HOUR);
+    for says in [
+        format!("<span>until {until} UTC</span>"),
+        "It alone; its page ends this.".to_owned(),
+        format!("Nobody is told before {until} UTC."),
+    ] {
+        assert!(page.contains(&says), "{says} is not in {page}");
+    }
+
+    let (status, loud) = say(&server, "unsilence").await;
+    assert_eq!(
+        (status, &loud["silenced_until"]),
+        (StatusCode::OK, &Value::Null)
+    );
+    let log = loud["log"].as_array().and_then(|it| it.last());
+    let last = log.expect("it has lines");
+    assert_eq!(
+        (&last["what"], &last["detail"]),
+        (&"unsilenced".into(), &Value::Null)
+    );
+    let audited = server.store.audited(1).await.unwrap();
+    assert_eq!(audited[0].action, "incident unsilence");
+    assert_eq!(server.json("/api/v1/silences").await, serde_json::json!([]));
+    another_tick(&server);
+    server.incidents.write(&server.store).await.unwrap();
+    let messages = server.incidents.next_messages(fixture::NOW);
+    assert_eq!(messages.len(), 1);
+    let (sent, is_there) = (&messages[0], Outcome::Delivered);
+    server.incidents.sent(sent, is_there, fixture::NOW, 0.5);
+    assert_eq!(told(&server).await, 0, "once");
+}
+
+#[tokio::test]
+async fn what_a_pattern_alone_keeps_silent_stays_so_and_says_what_ends_it() {
+    let server = telling().await;
+    let hour = r#"{"matches":{"node":"h100-03"},"for_s":3600,"who":"mira"}"#;
+    let (_, kept) = keep(&server, hour).await;
+    let (status, problem) = say(&server, "unsilence").await;
+    assert_eq!(status, StatusCode::CONFLICT, "{problem}");
+    let ends = format!("gpufleet silences --end {}", kept["id"].as_str().unwrap());
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains(&ends), "{detail}");
+    assert_eq!(held(&server, INCIDENT).silenced_until, Some(HOUR));
+    assert_eq!(told(&server).await, 0);
+}
+
+#[tokio::test]
+async fn what_is_silent_by_hand_and_by_pattern_stays_so_by_the_pattern_until_that_ends() {
+    let server = telling().await;
+    silence_by_hand(&server, 7200).await;
+    let hour = r#"{"matches":{"node":"h100-03"},"for_s":3600,"who":"mira"}"#;
+    let (_, kept) = keep(&server, hour).await;
+    let (status, still) = say(&server, "unsilence").await;
+    assert_eq!(status, StatusCode::OK, "{still}");
+    let silent = held(&server, INCIDENT);
+    // Without a moment between, in which somebody would be told.
+    assert_eq!(silent.silenced_until, Some(HOUR));
+    assert_eq!(silent.silenced_alone_until, None);
+    assert_eq!(told(&server).await, 0);
+    let id = kept["id"].as_str().unwrap();
+    let address = format!("/api/v1/silences/{id}/end");
+    let who = r#"{"who":"mira"}"#;
+    let ended = server.post(&address, "application/json", who, Some(OPERATOR));
+    assert_eq!(ended.await.status(), StatusCode::OK);
+    assert_eq!(held(&server, INCIDENT).silenced_until, None);
+    assert_eq!(told(&server).await, 1);
+}
+
+#[tokio::test]
+async fn a_silence_that_is_over_is_none() {
+    let server = telling().await;
+    silence_by_hand(&server, 60).await;
+    let own = format!("/api/v1/incidents/{INCIDENT}");
+    let routes = format!("{own}/told");
+    for (seconds, is_silent) in [(59, true), (1, false)] {
+        server.pass(seconds);
+        for address in [&own, &routes] {
+            let known = server.json(address).await;
+            assert_eq!(known["silenced_until"].is_string(), is_silent, "{known}");
+        }
+        let listed = server.json("/api/v1/silences").await;
+        assert_eq!(listed[0].is_object(), is_silent, "{listed}");
+    }
 }
 
 #[tokio::test]

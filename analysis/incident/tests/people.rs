@@ -1,0 +1,81 @@
+//! What people take back: that they work on an incident, and that nobody is told of it.
+
+use super::*;
+
+const HOUR_NS: i64 = 3_600_000_000_000;
+
+/// A world with one open incident, its id, and the moment.
+fn open_one() -> (World, Uuid, Timestamp) {
+    let mut world = World::new();
+    world.tick(&[signal(Family::GpuFault, gpu(7, 3))]);
+    let now = world.now;
+    (world, Uuid::from_u128(1), now)
+}
+
+#[test]
+fn a_silence_by_hand_is_ended_by_hand_and_the_log_says_so() {
+    let (mut world, id, now) = open_one();
+    let book = &mut world.book;
+    assert_eq!(book.unsilence(id, "ada", now), Err(Refused::Loud));
+    let hour = now.shifted(HOUR_NS);
+    assert_eq!(book.silence(id, "ada", hour, now), Ok(()));
+    assert_eq!(book.unsilence(id, " ", now), Err(Refused::Person));
+    let silent = book.get(id).expect("it is open");
+    let (until, line) = silent.silenced_alone(now).expect("it is silent");
+    assert_eq!(
+        (until, line.and_then(|it| it.who.as_deref())),
+        (hour, Some("ada"))
+    );
+    assert_eq!(
+        silent.silenced_alone(hour),
+        None,
+        "it is over by then, though nobody has ended it"
+    );
+    assert_eq!(book.unsilence(id, "bob", now), Ok(()));
+    let loud = book.get(id).expect("it is open");
+    assert!(loud.is_loud(now));
+    assert_eq!(
+        (loud.silenced_until, loud.silenced_alone_until),
+        (None, None)
+    );
+    let last = loud.log.last().expect("it has lines");
+    assert_eq!(last.who.as_deref(), Some("bob"));
+    assert_eq!(last.happened, Happened::Silenced(now));
+}
+
+#[test]
+fn who_silenced_one_alone_is_known_also_after_a_longer_silence_by_pattern() {
+    let (mut world, id, now) = open_one();
+    let book = &mut world.book;
+    let (hour, longer) = (now.shifted(HOUR_NS), now.shifted(2 * HOUR_NS));
+    assert_eq!(book.silence(id, "ada", hour, now), Ok(()));
+    assert_eq!(book.silence_with_others(id, "mira", longer, now), Ok(()));
+    assert_eq!(book.end_silence(id, "mira", now), Ok(()));
+    let silent = book.get(id).expect("it is open");
+    let (until, line) = silent.silenced_alone(now).expect("it is silent");
+    assert_eq!(
+        (until, line.and_then(|it| it.who.as_deref())),
+        (hour, Some("ada"))
+    );
+}
+
+#[test]
+fn what_somebody_has_in_hand_is_released_by_anybody_and_only_then() {
+    let (mut world, id, now) = open_one();
+    let book = &mut world.book;
+    assert_eq!(book.release(id, "ada", now), Err(Refused::Free));
+    assert_eq!(book.acknowledge(id, "ada", now), Ok(()));
+    assert_eq!(book.release(id, "bob", now), Ok(()));
+    let free = book.get(id).expect("it is open");
+    assert_eq!(free.acknowledged_by, None);
+    let last = free.log.last().expect("it has lines");
+    assert_eq!(last.who.as_deref(), Some("bob"));
+    let note = Happened::Note("released: nobody works on it now".to_owned());
+    assert_eq!(last.happened, note);
+    assert_eq!(book.release(id, "bob", now), Err(Refused::Free));
+    let unknown = Uuid::from_u128(9);
+    assert_eq!(
+        book.release(unknown, "bob", now),
+        Err(Refused::Unknown(unknown))
+    );
+}
