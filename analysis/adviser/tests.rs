@@ -3,6 +3,7 @@
 use super::*;
 
 mod knobs;
+mod sweep;
 
 /// A run of which everything is known and nothing is wrong.
 fn well() -> Profile {
