@@ -33,7 +33,7 @@ mod tensor;
 mod tests;
 
 pub use checkpoint::{best_interval, wasted};
-pub use communication::{HELD_BACK, in_collectives};
+pub use communication::{HELD_BACK, Way, in_collectives};
 pub use gaps::{Gaps, unexplained};
 pub use set_up::SetUp;
 
@@ -140,6 +140,8 @@ pub struct Advice {
 pub struct Profile {
     /// Its GPUs.
     pub gpus: u64,
+    /// The nodes that these are in.
+    pub nodes: Option<u32>,
     /// What a second of one of them costs, nano-USD.
     pub nano_usd_per_gpu_second: Option<i64>,
     /// Median time of a step, seconds.
@@ -170,6 +172,9 @@ pub struct Host {
     pub cpu_busy: Option<f64>,
     /// CPUs for each rank.
     pub cpus_per_rank: Option<f64>,
+    /// Whether its process told these, with what its container and its affinity allow; else they are the node's, shared
+    /// out among its ranks.
+    pub is_limit_known: bool,
     /// Pressure of I/O, `some`, as a part: what has some task wait, however few of all.
     pub io_pressure: Option<f64>,
     /// Whether the data is read over the network.
@@ -200,6 +205,8 @@ pub struct GpuUse {
     pub peak_bytes: Option<f64>,
     /// Most memory in use ÷ installed.
     pub memory_part: Option<f64>,
+    /// Whether cards of a node have NVLink between them.
+    pub has_nvlink: Option<bool>,
 }
 
 /// Checkpoints.

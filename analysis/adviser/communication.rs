@@ -8,7 +8,9 @@
 //!
 //! What to change, the first of these that the run allows: a variable that switches a way of NCCL off, sharded
 //! weights with memory to spare (3 times the weights are sent in a step and not 2: a third less), more accumulation
-//! (half as many reductions for the same samples).
+//! (half as many reductions for the same samples). A variable counts where the way that it closes is there: one of the
+//! network on several nodes, one of the way between cards where these have NVLink. Where that is not known it is named
+//! without a gain, and where the way is not there it is not named: templates for machines without it set it on purpose.
 //!
 //! Not done: holding a collective's time against what the line could do, 2(N−1)/N · S/B + 2(N−1) · l by a ring and
 //! 2·log₂N · (S/B + l) by a tree. Calls are told as their sum, and the least mean over the ranks still has in it what
@@ -33,21 +35,53 @@ const MANY: u64 = 64;
 /// What DDP reduces at once on many ranks, MiB: the 25 of its default are a fraction of a millisecond of a fast line.
 const BUCKET_MIB: u32 = 100;
 
-/// Variables of NCCL by which collectives become slower for some machines, with the values that do it (none: any), and
-/// whether they close a way altogether. The rest pins what NCCL would choose by the size of a message.
-pub const HELD_BACK: [(&str, &[&str], bool); 11] = [
-    ("NCCL_IB_DISABLE", &["1"], true),
-    ("NCCL_NET", &["Socket"], true),
-    ("NCCL_P2P_DISABLE", &["1"], true),
-    ("NCCL_P2P_LEVEL", &["LOC", "0"], true),
-    ("NCCL_NET_GDR_LEVEL", &["LOC", "0"], true),
-    ("NCCL_SHM_DISABLE", &["1"], false),
-    ("NCCL_NVLS_ENABLE", &["0"], false),
-    ("NCCL_ALGO", &[], false),
-    ("NCCL_PROTO", &[], false),
-    ("NCCL_MAX_NCHANNELS", &[], false),
-    ("NCCL_MAX_CTAS", &[], false),
+/// What a variable of NCCL is about: where a run has no such thing it holds nothing back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Between nodes.
+    Network,
+    /// Between the cards of a node, directly.
+    Cards,
+    /// Between the cards of a node, over the host's memory.
+    Host,
+    /// Any of them.
+    Any,
+}
+
+/// Variables of NCCL by which collectives become slower for some machines, with the values that do it (none: any),
+/// whether they close a way altogether, and which. The rest pins what NCCL would choose by the size of a message.
+pub const HELD_BACK: [(&str, &[&str], bool, Way); 11] = [
+    ("NCCL_IB_DISABLE", &["1"], true, Way::Network),
+    ("NCCL_NET", &["Socket"], true, Way::Network),
+    ("NCCL_P2P_DISABLE", &["1"], true, Way::Cards),
+    ("NCCL_P2P_LEVEL", &["LOC", "0"], true, Way::Cards),
+    ("NCCL_NET_GDR_LEVEL", &["LOC", "0"], true, Way::Network),
+    ("NCCL_SHM_DISABLE", &["1"], false, Way::Host),
+    ("NCCL_NVLS_ENABLE", &["0"], false, Way::Cards),
+    ("NCCL_ALGO", &[], false, Way::Any),
+    ("NCCL_PROTO", &[], false, Way::Any),
+    ("NCCL_MAX_NCHANNELS", &[], false, Way::Any),
+    ("NCCL_MAX_CTAS", &[], false, Way::Any),
 ];
+
+impl Way {
+    /// Whether a run has it; none where that is not known.
+    fn is_there(self, run: &Profile) -> Option<bool> {
+        let nodes = run.nodes.map(u64::from);
+        // Fewer cards than nodes are not all of them.
+        let of_all = nodes.filter(|it| run.gpus >= *it);
+        let has_neighbours = of_all.map(|it| run.gpus > it);
+        match self {
+            Self::Network => nodes.map(|it| it > 1),
+            Self::Cards if has_neighbours == Some(false) || run.gpu.has_nvlink == Some(false) => {
+                Some(false)
+            }
+            Self::Cards => has_neighbours.and(run.gpu.has_nvlink),
+            Self::Host => has_neighbours,
+            Self::Any => Some(true),
+        }
+    }
+}
 
 /// Seconds of a step in which it communicates and computes nothing, as far as that is known.
 pub(super) fn not_hidden(run: &Profile) -> Option<f64> {
@@ -110,7 +144,7 @@ fn knobs(run: &Profile) -> Vec<(Knob, f64, Confidence)> {
     let set_up = &run.set_up;
     let low = |knob: Knob, gains: f64| (knob, gains, Confidence::Low);
     let mut found = Vec::new();
-    found.extend(held_back(set_up, true).map(|it| low(it, HALF)));
+    found.extend(held_back(run, true, Some(true)).map(|it| low(it, HALF)));
     found.extend(sharding(run).map(|it| low(it, OF_GATHERS)));
     if set_up.tensor_ranks.is_some_and(|it| it > 1) {
         let knob = Knob {
@@ -134,7 +168,10 @@ fn knobs(run: &Profile) -> Vec<(Knob, f64, Confidence)> {
         let knob = Knob::of(set_up, "bucket_cap_mb", BUCKET_MIB.to_string());
         found.push(low(knob, 0.0));
     }
-    found.extend(held_back(set_up, false).map(|it| low(it, 0.0)));
+    // Whether these are there is not known: nobody can say what they gain.
+    found.extend(held_back(run, true, None).map(|it| low(it, 0.0)));
+    let pinned = [Some(true), None].map(|it| held_back(run, false, it));
+    found.extend(pinned.into_iter().flatten().map(|it| low(it, 0.0)));
     found
 }
 
@@ -145,21 +182,25 @@ fn accumulation(set_up: &SetUp) -> Knob {
     Knob::of(set_up, "accumulation", proposed)
 }
 
-/// The variables that hold NCCL back: those that close a way, or the others.
-fn held_back(set_up: &SetUp, closes: bool) -> impl Iterator<Item = Knob> + '_ {
+/// The variables that hold NCCL back: those that close a way, or the others, of ways of which this is known.
+fn held_back(
+    run: &Profile,
+    closes: bool,
+    is_there: Option<bool>,
+) -> impl Iterator<Item = Knob> + '_ {
     let is_set = |(name, values): (&str, &[&str])| {
-        let today = set_up.nccl.get(name);
+        let today = run.set_up.nccl.get(name);
         today.is_some_and(|it| values.is_empty() || values.contains(&it.as_str()))
     };
     HELD_BACK
         .into_iter()
-        .filter(move |it| it.2 == closes && is_set((it.0, it.1)))
+        .filter(move |it| it.2 == closes && it.3.is_there(run) == is_there && is_set((it.0, it.1)))
         .map(move |it| {
             let proposed = match closes {
                 true => "unset, where the machine has that way",
                 false => "unset, unless the machine's maker asks for it",
             };
-            Knob::of(set_up, it.0, proposed)
+            Knob::of(&run.set_up, it.0, proposed)
         })
 }
 

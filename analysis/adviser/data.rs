@@ -6,6 +6,10 @@
 //! What it waits for the host says: the part of the time in which some task waits for I/O, and how busy its CPUs are. A
 //! host that does not tell the first (a kernel with `psi=0`) leaves disk and workers alike: more workers are advised
 //! for they are what can be tried at once, and that it may be the disk is said.
+//!
+//! How busy the node is says nothing of a container that has used up its quota on a node that is half idle, so more
+//! workers are advised for sure only where the process itself tells how many CPUs its rank may use. Where it does not,
+//! the node's are shared out among the ranks, and that no limit is known is said.
 
 use gpufleet_telemetry::catalog::Unit;
 
@@ -40,7 +44,11 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
         }
         (Some(false), Some(false)) => {
             let knob = workers(run, faster)?;
-            (Bottleneck::DataWorkers, knob, Confidence::High)
+            let sure = match host.is_limit_known {
+                true => Confidence::High,
+                false => Confidence::Medium,
+            };
+            (Bottleneck::DataWorkers, knob, sure)
         }
         _ => {
             let knob = workers(run, faster)?;
@@ -56,10 +64,24 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
     let waiting = Reading::new("waiting for data", share, Some(LEFT), Unit::Ratio);
     let io = read("some task waiting for I/O", host.io_pressure);
     let cpu = read("CPU busy", host.cpu_busy);
+    let name = match host.is_limit_known {
+        true => "CPUs that a rank may use",
+        false => {
+            "CPUs of the node for each rank (whether its container may use fewer is not known)"
+        }
+    };
+    let cpus = host
+        .cpus_per_rank
+        .map(|it| Reading::new(name, it, None, Unit::Count));
     Some(Advice {
         bottleneck,
         part: Part::Data,
-        measured: [waiting].into_iter().chain(io).chain(cpu).collect(),
+        measured: [waiting]
+            .into_iter()
+            .chain(io)
+            .chain(cpu)
+            .chain(cpus.filter(|_| waits))
+            .collect(),
         knob,
         also: if waits { of_loader(run) } else { Vec::new() },
         share,

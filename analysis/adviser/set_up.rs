@@ -27,6 +27,8 @@ pub struct SetUp {
     pub recomputes_all: Option<bool>,
     /// Pipeline stages.
     pub stages: Option<u32>,
+    /// Pieces of the model that each stage holds by turns: more than 1 where its schedule interleaves.
+    pub virtual_stages: Option<u32>,
     /// Ranks that share each tensor.
     pub tensor_ranks: Option<u32>,
     /// Micro-batches of a step, of one pipeline.
@@ -63,6 +65,7 @@ impl SetUp {
                 .recomputes_all
                 .map(|it| if it { "full" } else { "not full" }.to_owned()),
             "micro_batches" => number(self.micro_batches),
+            "virtual stages" => number(self.virtual_stages),
             "accumulation" => number(self.accumulation),
             "ZeRO stage" => number(self.zero_stage),
             "FSDP sharding" => self.fsdp.clone(),

@@ -3,11 +3,13 @@
 use super::*;
 
 mod knobs;
+mod sweep;
 
 /// A run of which everything is known and nothing is wrong.
 fn well() -> Profile {
     Profile {
         gpus: 64,
+        nodes: Some(8),
         nano_usd_per_gpu_second: Some(3_000_000_000),
         step_s: 1.0,
         data_wait_s: Some(0.01),
@@ -27,6 +29,7 @@ fn well() -> Profile {
         host: Host {
             cpu_busy: Some(0.4),
             cpus_per_rank: Some(24.0),
+            is_limit_known: true,
             io_pressure: Some(0.0),
             is_network_storage: Some(true),
         },
@@ -41,6 +44,7 @@ fn well() -> Profile {
             peak_tensor_flops: Some(312e12),
             peak_bytes: Some(2.039e12),
             memory_part: Some(0.9),
+            has_nvlink: Some(true),
         },
         set_up: SetUp {
             num_workers: Some(8),
@@ -68,6 +72,12 @@ fn stand_still(run: &mut Profile, synchronisation: f64, launch: f64) {
         launch,
         ..it
     });
+}
+
+/// What a knob reads, and what it should: `num_workers: 8 → 10`.
+fn said(knob: &Knob) -> String {
+    let today = knob.today.as_deref().unwrap_or("?");
+    format!("{}: {today} → {}", knob.name, knob.proposed)
 }
 
 /// The one advice of a run.
@@ -318,6 +328,10 @@ fn as_many_workers_as_cpus_are_not_made_more() {
     run.data_wait_s = Some(0.2);
     run.set_up.num_workers = Some(24);
     assert_eq!(advise(&run), []);
+    // A container that may use 4 of the CPUs of a node that is half idle.
+    run.set_up.num_workers = Some(8);
+    run.host.cpus_per_rank = Some(4.0);
+    assert_eq!(advise(&run), []);
 }
 
 #[test]
@@ -327,17 +341,85 @@ fn checkpoints_are_best_where_saving_and_losing_cost_the_same() {
     for other in [best * 0.9, best * 1.1] {
         assert!(wasted(best, 60.0, 120_000.0) < wasted(other, 60.0, 120_000.0));
     }
+}
+
+#[test]
+fn of_rarer_saves_and_such_beside_training_the_one_that_removes_more_comes_first() {
+    let asynchronous = |save: &str| format!("checkpoint saves: {save} s each → asynchronous saves");
+    let interval = |today: &str, best: &str| format!("checkpoint interval: {today} s → {best} s");
+    for (save, today, mtbf, first, other, removed) in [
+        (
+            60.0,
+            300.0,
+            Some(120_000.0),
+            interval("300", "3795"),
+            Some(asynchronous("60")),
+            0.20125 - 0.0316,
+        ),
+        (
+            60.0,
+            600.0,
+            Some(120_000.0),
+            asynchronous("60"),
+            Some(interval("600", "3795")),
+            0.9 * 60.0 / 660.0,
+        ),
+        (
+            60.0,
+            600.0,
+            None,
+            asynchronous("60"),
+            None,
+            0.9 * 60.0 / 660.0,
+        ),
+        // As far apart as is best already, by which the saves themselves were never asked about.
+        (
+            300.0,
+            1_800.0,
+            Some(7_200.0),
+            asynchronous("300"),
+            None,
+            0.129,
+        ),
+        // Too far apart, and saving itself costs nothing.
+        (
+            5.0,
+            7_200.0,
+            Some(15_000.0),
+            interval("7200", "387"),
+            None,
+            0.2407 - 0.0258,
+        ),
+    ] {
+        let mut run = well();
+        run.saving = Saving {
+            save_s: Some(save),
+            interval_s: Some(today),
+            mtbf_s: mtbf,
+        };
+        let advice = only(&run);
+        assert_eq!(said(&advice.knob), first);
+        let others: Vec<String> = advice.also.iter().map(said).collect();
+        assert_eq!(others, Vec::from_iter(other), "{first}");
+        near(advice.removed, removed);
+    }
+}
+
+#[test]
+fn a_pipeline_that_interleaves_has_a_smaller_bubble() {
     let mut run = well();
-    run.saving = Saving {
-        save_s: Some(60.0),
-        interval_s: Some(600.0),
-        mtbf_s: Some(120_000.0),
-    };
-    let advice = only(&run);
-    assert_eq!(advice.knob.proposed, "3795 s");
-    near(advice.removed, 0.1025 - 0.0316);
-    run.saving.mtbf_s = None;
-    assert_eq!(only(&run).knob.proposed, "asynchronous saves");
+    run.set_up.stages = Some(8);
+    near(only(&run).share, 7.0 / 15.0);
+    for (pieces, bubble) in [(1, 7.0 / 15.0), (4, 7.0 / 39.0), (0, 7.0 / 15.0)] {
+        run.set_up.virtual_stages = Some(pieces);
+        let advice = only(&run);
+        near(advice.share, bubble);
+        let half = 7.0 / (7.0 / bubble + 7.0 / bubble - 7.0);
+        near(advice.removed, 1.0 - (1.0 - bubble) / (1.0 - half));
+        assert_eq!(advice.measured.len(), 2 + usize::from(pieces > 1));
+    }
+    run.set_up.virtual_stages = Some(64);
+    assert_eq!(advise(&run), [], "7 of 519");
 }
 
 #[test]

@@ -31,6 +31,7 @@ use crate::store::model::ResourceKey;
 
 mod collectives;
 mod gaps;
+mod machines;
 mod set_up;
 mod told;
 
@@ -108,6 +109,7 @@ pub fn profile(
         .and_then(|it| it.resource.attribute(attribute::GPU_MODEL));
     Some(Profile {
         gpus: run.gpus().len() as u64,
+        nodes: machines::nodes(run),
         nano_usd_per_gpu_second: price,
         step_s,
         data_wait_s: median(&mut waits),
@@ -116,7 +118,7 @@ pub fn profile(
         gaps: gaps::of(run),
         host: Host {
             is_network_storage: is_network_storage(&run.facts.fingerprint),
-            ..host(&ranks, &find)
+            ..host(&run.facts.fingerprint, &ranks, &find)
         },
         gpu: gpu_use((run, step_s), &gpus, card, specs),
         set_up: SetUp {
@@ -167,20 +169,28 @@ fn value(live: &Live, metric: &Metric) -> Option<f64> {
     live.value(metric.id)?.reading.ok()
 }
 
-/// Means over the hosts of the ranks.
-fn host(ranks: &[&Rank], find: &dyn Fn(ResourceKind, &str) -> Option<Live>) -> Host {
+/// Means over the hosts of the ranks, with what one of them told of its CPUs.
+fn host(
+    told: &BTreeMap<String, String>,
+    ranks: &[&Rank],
+    find: &dyn Fn(ResourceKind, &str) -> Option<Live>,
+) -> Host {
     let mut names: BTreeMap<&str, u32> = BTreeMap::new();
     for rank in ranks.iter().filter(|it| !it.facts.node.is_empty()) {
         *names.entry(&rank.facts.node).or_default() += 1;
     }
+    let is_alone = !names.is_empty() && names.values().all(|it| *it == 1);
     let nodes: Vec<(u32, Live)> = names
         .into_iter()
         .filter_map(|(name, count)| Some((count, find(ResourceKind::Node, name)?)))
         .collect();
     let mean = |of: &dyn Fn(&(u32, Live)) -> Option<f64>| mean(nodes.iter().filter_map(of));
+    let of_node = mean(&|it| Some(value(&it.1, &node::CPU_COUNT)? / f64::from(it.0)));
+    let (cpus_per_rank, is_limit_known) = machines::cpus_per_rank(told, of_node, is_alone);
     Host {
         cpu_busy: mean(&|it| value(&it.1, &node::CPU_BUSY)),
-        cpus_per_rank: mean(&|it| Some(value(&it.1, &node::CPU_COUNT)? / f64::from(it.0))),
+        cpus_per_rank,
+        is_limit_known,
         io_pressure: mean(&|it| value(&it.1, &node::PSI_IO_SOME)),
         is_network_storage: None,
     }
@@ -206,6 +216,10 @@ fn gpu_use((run, step_s): (&Run, f64), gpus: &[Live], card: Option<&str>, specs:
         peak_tensor_flops: spec.and_then(|it| it.peak(DataType::Bf16Tensor)),
         peak_bytes,
         memory_part: run.tightest_memory().map(|(_, peak, limit)| peak / limit),
+        has_nvlink: machines::has_nvlink(
+            gpus.iter().filter_map(|it| value(it, &gpu::NVLINKS_ACTIVE)),
+            spec,
+        ),
     }
 }
 
@@ -389,6 +403,11 @@ mod tests {
             let is_bubble = found == [Bottleneck::PipelineBubble];
             assert_eq!(is_bubble, is_told, "{pair:?} {mesh}: {found:?}");
         }
+        // 7 of 263 by turns of 4, where they would be 7 of 71.
+        let (batches, turns) = (("micro_batches", "64"), ("megatron.virtual_stages", "4"));
+        let told_of = |pairs: &[(&str, &str)]| advised(&[], pairs, "pp=0/8");
+        assert_eq!(told_of(&[batches]), [Bottleneck::PipelineBubble]);
+        assert_eq!(told_of(&[batches, turns]), []);
     }
 
     #[test]

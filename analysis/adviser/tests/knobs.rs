@@ -10,12 +10,6 @@ fn starved() -> Profile {
     }
 }
 
-/// What a knob reads, and what it should: `num_workers: 8 → 10`.
-fn said(knob: &Knob) -> String {
-    let today = knob.today.as_deref().unwrap_or("?");
-    format!("{}: {today} → {}", knob.name, knob.proposed)
-}
-
 fn also(advice: &Advice) -> Vec<String> {
     advice.also.iter().map(said).collect()
 }
@@ -42,8 +36,32 @@ fn what_a_loader_waits_for_is_said_as_far_as_the_host_tells_it() {
         let found = (advice.bottleneck, advice.confidence);
         assert_eq!(found, expected, "{io:?} {cpu:?}");
         let known = [io, cpu].into_iter().flatten().count();
-        assert_eq!(advice.measured.len(), 1 + known);
+        let of_workers = matches!(expected.0, DataWorkers | DataUnknown);
+        assert_eq!(advice.measured.len(), 1 + known + usize::from(of_workers));
     }
+}
+
+#[test]
+fn more_workers_are_sure_only_where_the_process_tells_how_many_cpus_it_may_use() {
+    let mut run = starved();
+    let told = |run: &Profile| {
+        let advice = only(run);
+        let cpus = advice.measured.last().expect("CPUs are known");
+        assert_eq!(
+            (advice.bottleneck, cpus.value),
+            (Bottleneck::DataWorkers, 24.0)
+        );
+        (advice.confidence, cpus.name.clone())
+    };
+    let (confidence, name) = told(&run);
+    assert_eq!(
+        (confidence, &*name),
+        (Confidence::High, "CPUs that a rank may use")
+    );
+    run.host.is_limit_known = false;
+    let (confidence, name) = told(&run);
+    assert_eq!(confidence, Confidence::Medium);
+    assert!(name.contains("is not known"), "{name}");
 }
 
 #[test]
@@ -213,6 +231,142 @@ fn communication_shrinks_by_what_the_run_is_set_up_to() {
     assert_eq!(advice.confidence, Confidence::Low);
     let ring = format!("NCCL_ALGO: Ring → {pinned}");
     assert_eq!(also(&advice), ["accumulation: 1 → 2".to_owned(), ring]);
+}
+
+#[test]
+fn a_way_of_nccl_that_a_run_does_not_have_is_not_asked_for_and_one_that_it_may_have_gains_nothing()
+{
+    let accumulation = "accumulation: 1 → 2";
+    let closed = |name: &str| format!("{name} → unset, where the machine has that way");
+    for (pair, name, nodes, gpus, has_nvlink, is_there) in [
+        (
+            "NCCL_IB_DISABLE=1",
+            "NCCL_IB_DISABLE: 1",
+            Some(2),
+            16,
+            None,
+            Some(true),
+        ),
+        (
+            "NCCL_IB_DISABLE=1",
+            "NCCL_IB_DISABLE: 1",
+            Some(1),
+            8,
+            None,
+            Some(false),
+        ),
+        (
+            "NCCL_IB_DISABLE=1",
+            "NCCL_IB_DISABLE: 1",
+            None,
+            8,
+            None,
+            None,
+        ),
+        (
+            "NCCL_NET=Socket",
+            "NCCL_NET: Socket",
+            Some(1),
+            8,
+            None,
+            Some(false),
+        ),
+        (
+            "NCCL_NET_GDR_LEVEL=LOC",
+            "NCCL_NET_GDR_LEVEL: LOC",
+            Some(1),
+            8,
+            None,
+            Some(false),
+        ),
+        (
+            "NCCL_P2P_DISABLE=1",
+            "NCCL_P2P_DISABLE: 1",
+            Some(1),
+            8,
+            Some(true),
+            Some(true),
+        ),
+        (
+            "NCCL_P2P_DISABLE=1",
+            "NCCL_P2P_DISABLE: 1",
+            Some(1),
+            8,
+            Some(false),
+            Some(false),
+        ),
+        (
+            "NCCL_P2P_DISABLE=1",
+            "NCCL_P2P_DISABLE: 1",
+            None,
+            8,
+            Some(false),
+            Some(false),
+        ),
+        (
+            "NCCL_P2P_DISABLE=1",
+            "NCCL_P2P_DISABLE: 1",
+            Some(1),
+            8,
+            None,
+            None,
+        ),
+        (
+            "NCCL_P2P_LEVEL=LOC",
+            "NCCL_P2P_LEVEL: LOC",
+            None,
+            8,
+            Some(true),
+            None,
+        ),
+        // One card a node has no neighbour.
+        (
+            "NCCL_P2P_DISABLE=1",
+            "NCCL_P2P_DISABLE: 1",
+            Some(4),
+            4,
+            Some(true),
+            Some(false),
+        ),
+    ] {
+        let mut run = Profile {
+            communication_s: Some(0.3),
+            nodes,
+            gpus,
+            ..well()
+        };
+        run.gpu.has_nvlink = has_nvlink;
+        let (key, value) = pair.split_once('=').expect("a variable and its value");
+        run.set_up.nccl.insert(key.to_owned(), value.to_owned());
+        let advice = only(&run);
+        let found = (said(&advice.knob), also(&advice));
+        let expected = match is_there {
+            Some(true) => (closed(name), vec![accumulation.to_owned()]),
+            Some(false) => (accumulation.to_owned(), Vec::new()),
+            None => (accumulation.to_owned(), vec![closed(name)]),
+        };
+        assert_eq!(found, expected, "{pair} {nodes:?} {has_nvlink:?}");
+        let sure = match is_there {
+            Some(true) => Confidence::Low,
+            _ => Confidence::Medium,
+        };
+        assert_eq!(advice.confidence, sure, "{pair}");
+    }
+    // What only pins is named as far as it is of a way that is there.
+    let mut run = Profile {
+        communication_s: Some(0.3),
+        nodes: Some(4),
+        gpus: 4,
+        ..well()
+    };
+    for (name, value) in [("NCCL_SHM_DISABLE", "1"), ("NCCL_NVLS_ENABLE", "0")] {
+        run.set_up.nccl.insert(name.to_owned(), value.to_owned());
+    }
+    assert_eq!(also(&only(&run)), [""; 0]);
+    run.gpus = 32;
+    let pinned = |name: &str| format!("{name} → unset, unless the machine's maker asks for it");
+    let both = [pinned("NCCL_SHM_DISABLE: 1"), pinned("NCCL_NVLS_ENABLE: 0")];
+    assert_eq!(also(&only(&run)), both);
 }
 
 #[test]

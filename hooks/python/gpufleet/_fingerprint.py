@@ -5,6 +5,8 @@ import platform
 import re
 import sys
 
+from gpufleet import _identity
+
 #: Packages whose versions change how fast a run is.
 _PACKAGES = (
     "torch", "transformers", "accelerate", "deepspeed", "lightning", "pytorch-lightning", "megatron-core",
@@ -39,7 +41,73 @@ def of_process():
     found["driver"] = _driver()
     for name in _VARIABLES:
         found[name] = os.environ.get(name, "")
+    found.update(_try(of_cpus) or {})
     return _cleaned(found)
+
+
+def of_cpus(root="/sys/fs/cgroup", groups="/proc/self/cgroup"):
+    """How many CPUs the process may use, by its affinity and its cgroups' quotas, and how many ranks share these."""
+    allowed = _try(lambda: len(os.sched_getaffinity(0)))
+    if allowed is None:  # no Linux
+        return {}
+    folders = _try(lambda: _cgroups(root, groups)) or {}
+    quotas = [quota for quota in map(_quota, folders.get("cpu", [])) if quota]
+    identity = _identity.from_environment()
+    ranks = identity.get("local_world")
+    # Children of torchrun have its affinity; others are each bound to their own where that is less than the group's.
+    is_bound = identity.get("launcher") != "torchrun" and allowed < _of_group(folders.get("cpuset", []))
+    if is_bound and (not quotas or allowed * (ranks or 1) <= min(quotas)):
+        ranks = 1
+    return _cleaned({"cpus": min([allowed, *quotas]), "cpus.ranks": ranks})
+
+
+def _cgroups(root, groups):
+    """Folders of the process' cgroups by controller, the innermost first, as far as they are seen from here: a
+    container sees its own as the root."""
+    found = {}
+    with open(groups, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            _, names, path = line.rstrip("\n").split(":", 2)
+            names = names.split(",")
+            for name in ("cpu", "cpuset"):
+                # Version 2 names none. Where both are there it has no controller that version 1 has.
+                if name not in names and (names != [""] or name in found):
+                    continue
+                top = os.path.join(root, name) if name in names else root
+                parts = [part for part in path.split("/") if part not in ("", "..")]
+                all_of = [os.path.join(top, *parts[:count]) for count in range(len(parts), -1, -1)]
+                found[name] = [folder for folder in all_of if os.path.isdir(folder)]
+    return found
+
+
+def _quota(folder):
+    """CPUs that a cgroup may use at most, rounded up; None where it has no limit."""
+    words = (_read(folder, "cpu.max") or "").split()
+    if not words:
+        words = [_read(folder, f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
+    # "max" and -1 are no limit.
+    if len(words) != 2 or not all(word.isdigit() for word in words) or int(words[1]) == 0:
+        return None
+    return max(1, -(-int(words[0]) // int(words[1])))
+
+
+def _of_group(folders):
+    """How many CPUs the innermost cgroup that says it is on; all of the machine where none does."""
+    for folder in folders:
+        for name in ("cpuset.cpus.effective", "cpuset.effective_cpus"):
+            text = _read(folder, name)
+            if text:
+                ends = [part.split("-") for part in text.split(",")]
+                return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
+    return os.cpu_count() or 0
+
+
+def _read(folder, name):
+    try:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return None
 
 
 def _version(package):
@@ -231,11 +299,13 @@ def of_accelerate():
 
 
 def of_megatron():
-    """Micro-batches of a step and what is computed again, as Megatron's own globals have them; empty without it."""
+    """Micro-batches of a step, pieces of the model on each stage that takes them by turns, and what is computed again,
+    as Megatron's own globals have them; empty without it."""
     batches = sys.modules.get("megatron.core.num_microbatches_calculator")
     known = sys.modules.get("megatron.training.global_vars")
     found = {
         "megatron.micro_batches": _try(lambda: batches.get_num_microbatches()),
+        "megatron.virtual_stages": _try(lambda: known.get_args().virtual_pipeline_model_parallel_size),
         "megatron.recompute": _try(lambda: known.get_args().recompute_granularity),
     }
     return _cleaned(found)

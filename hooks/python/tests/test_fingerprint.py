@@ -73,7 +73,8 @@ class Fingerprint(unittest.TestCase):
             AcceleratorState=made(mock.Mock(mixed_precision="no")), GradientState=made(mock.Mock(num_steps=4))
         )
         batches = mock.Mock(**{"get_num_microbatches.return_value": 16})
-        known = mock.Mock(**{"get_args.return_value": mock.Mock(recompute_granularity="full")})
+        arguments = mock.Mock(recompute_granularity="full", virtual_pipeline_model_parallel_size=None)
+        known = mock.Mock(**{"get_args.return_value": arguments})
         modules = {
             "accelerate.state": accelerate,
             "megatron.core.num_microbatches_calculator": batches,
@@ -88,9 +89,64 @@ class Fingerprint(unittest.TestCase):
             self.assertEqual(
                 _fingerprint.of_megatron(), {"megatron.micro_batches": "16", "megatron.recompute": "full"}
             )
+            arguments.virtual_pipeline_model_parallel_size = 4
+            self.assertEqual(_fingerprint.of_megatron()["megatron.virtual_stages"], "4")
             # Arguments that nobody has parsed yet.
             known.get_args.side_effect = AssertionError("args is not initialized.")
             self.assertEqual(_fingerprint.of_megatron(), {"megatron.micro_batches": "16"})
+
+    def test_cpus_are_those_of_affinity_and_quota_with_how_many_ranks_share_them(self):
+        alone, eight = {}, {"RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}
+        torchrun = {**eight, "TORCHELASTIC_RUN_ID": "1"}
+        inside, job = "0::/\n", "0::/job_1/step_0\n"
+        of_v1 = "5:cpuset:/kubepods/pod1\n4:cpu,cpuacct:/kubepods/pod1\n1:name=systemd:/kubepods\n0::/system\n"
+        quota_v1 = {"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}
+        for groups, files, bound_to, environ, expected in [
+            (inside, {}, 64, alone, {"cpus": "64"}),
+            (inside, {"cpu.max": "max 100000"}, 64, torchrun, {"cpus": "64", "cpus.ranks": "8"}),
+            # A part of a CPU is one, and three and a half are four.
+            (inside, {"cpu.max": "350000 100000"}, 64, torchrun, {"cpus": "4", "cpus.ranks": "8"}),
+            (inside, {"cpu.max": "20000 100000"}, 64, alone, {"cpus": "1"}),
+            # What is around it counts too, and what is not seen from here does not.
+            (job, {"job_1/cpu.max": "800000 100000", "job_1/step_0/cpu.max": "max 100000"}, 64, alone, {"cpus": "8"}),
+            ("0::/elsewhere/pod1\n", {"cpu.max": "400000 100000"}, 64, alone, {"cpus": "4"}),
+            # It is bound to CPUs of its own, beside those of the other ranks in the group.
+            (job, {"job_1/cpuset.cpus.effective": "0-31,64-95"}, 8, eight, {"cpus": "8", "cpus.ranks": "1"}),
+            (job, {"job_1/cpuset.cpus.effective": "0-31,64-95"}, 64, eight, {"cpus": "64", "cpus.ranks": "8"}),
+            (job, {"job_1/cpuset.cpus.effective": "0-31,64-95"}, 8, torchrun, {"cpus": "8", "cpus.ranks": "8"}),
+            (
+                job,
+                {"job_1/cpuset.cpus.effective": "0-63", "job_1/cpu.max": "1600000 100000"},
+                8,
+                eight,
+                {"cpus": "8", "cpus.ranks": "8"},
+            ),
+            (
+                of_v1,
+                {**quota_v1, "cpuset/cpuset.effective_cpus": "0-63"},
+                64,
+                torchrun,
+                {"cpus": "3", "cpus.ranks": "8"},
+            ),
+            (of_v1, {**quota_v1, "cpu/cpu.cfs_quota_us": "-1"}, 64, alone, {"cpus": "64"}),
+            ("", {}, 64, alone, {"cpus": "64"}),
+        ]:  # fmt: skip
+            with tempfile.TemporaryDirectory() as folder:
+                root, told = os.path.join(folder, "cgroup"), os.path.join(folder, "told")
+                os.mkdir(root)
+                for path, text in {**files, "../told": groups}.items():
+                    path = os.path.join(root, path)
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    with open(path, "w", encoding="utf-8") as file:
+                        file.write(text)
+                affinity = mock.patch.object(os, "sched_getaffinity", lambda _: set(range(bound_to)))
+                count = mock.patch.object(os, "cpu_count", lambda: 64)
+                with affinity, count, mock.patch.dict(os.environ, environ, clear=True):
+                    self.assertEqual(_fingerprint.of_cpus(root, told), expected, (groups, files, environ))
+
+    def test_a_machine_that_tells_no_affinity_tells_no_cpus(self):
+        with mock.patch.object(os, "sched_getaffinity", side_effect=AttributeError):
+            self.assertEqual(_fingerprint.of_cpus(), {})
 
     def test_what_ddp_reduces_at_once_is_told(self):
         class DistributedDataParallel(torch.nn.Module):

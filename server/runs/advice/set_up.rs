@@ -16,7 +16,7 @@ const ACCUMULATION: [&str; 5] = [
 
 /// Names under which a knob of the adviser stands in a fingerprint, the surest first. NCCL's variables stand under their
 /// own.
-pub const KNOBS: [(&str, &[&str]); 15] = [
+pub const KNOBS: [(&str, &[&str]); 16] = [
     (
         "num_workers",
         &["loader.num_workers", "trainer.dataloader_num_workers"],
@@ -32,6 +32,10 @@ pub const KNOBS: [(&str, &[&str]); 15] = [
             "megatron.micro_batches",
             "deepspeed.gradient_accumulation_steps",
         ],
+    ),
+    (
+        "virtual stages",
+        &["virtual_stages", "megatron.virtual_stages"],
     ),
     (
         "autocast",
@@ -119,6 +123,7 @@ pub fn set_up(told: &BTreeMap<String, String>, data_type: &str) -> SetUp {
         graph_breaks: it.number("graph breaks"),
         recomputes_all: it.all("activation checkpointing").find_map(flag),
         stages: None,
+        virtual_stages: it.number("virtual stages"),
         tensor_ranks: None,
         micro_batches: it.number("micro_batches"),
         accumulation: it.number("accumulation"),
@@ -190,6 +195,7 @@ pub(super) mod tests {
                 "4",
             ),
             (("megatron.micro_batches", "16"), "micro_batches", "16"),
+            (("megatron.virtual_stages", "4"), "virtual stages", "4"),
             (("deepspeed.zero_stage", "3"), "ZeRO stage", "3"),
             (
                 ("fsdp.strategy", "FULL_SHARD"),

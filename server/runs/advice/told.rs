@@ -143,6 +143,7 @@ mod tests {
             host: Host {
                 cpu_busy: Some(0.3),
                 cpus_per_rank: Some(26.0),
+                is_limit_known: true,
                 io_pressure: Some(0.01),
                 ..Host::default()
             },
