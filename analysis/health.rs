@@ -2,7 +2,8 @@
 //! that fell off the bus the only sign was that their metrics stopped.
 //!
 //! Method, each rule on its own: an XID whose action is more than restarting the program, until the
-//! GPU is healed; 13 or 31 in two jobs within 7 days on one GPU (that is the GPU, not the program);
+//! GPU is healed; 13 or 31 in two jobs within 7 days on one GPU (that is the GPU, not the program), until it is healed,
+//! and without jobs of which several GPUs raised it (that is the program);
 //! uncorrectable ECC errors at all, correctable ones by rate; a failed or pending row remap;
 //! throttling with its cause: hardware slowdowns by rate, heat and hardware brake by time, the power
 //! cap only where like GPUs do not have it; temperature and power away from like GPUs by 5σ and a
@@ -191,7 +192,7 @@ pub struct Xid<'a> {
     pub code: u32,
     /// What it asks for, by the name in the agent's table.
     pub action: &'a str,
-    /// The job that held the GPU; empty is unknown.
+    /// The job that held the GPU; empty is unknown, or of a job of which several GPUs raised it.
     pub job: &'a str,
 }
 
@@ -315,10 +316,8 @@ fn xids(gpu: &Gpu<'_>) -> Vec<Finding> {
     }
     for code in PROGRAM_XIDS {
         let is_late = |xid: &&Xid<'_>| gpu.now.0.saturating_sub(xid.at.0) <= REPEAT_NS;
-        let of_code = gpu
-            .xids
-            .iter()
-            .filter(|it| it.code == code && !it.job.is_empty());
+        let open = gpu.xids.iter().filter(is_open);
+        let of_code = open.filter(|it| it.code == code && !it.job.is_empty());
         let jobs: BTreeSet<&str> = of_code.filter(is_late).map(|it| it.job).collect();
         if jobs.len() >= REPEAT_JOBS {
             let kind = Kind::RepeatedXid(code);

@@ -1,6 +1,6 @@
 //! The words for people, on pages and in messages alike: here what every reason and kind is called, and what
 //! to do about it, one table each; in [`text`] names, numbers and times; in [`incident`] what is wrong; in
-//! [`address`] where the page of a thing is; in [`digest`] a payer's week.
+//! [`xid`] what the driver's errors ask for; in [`address`] where the page of a thing is; in [`digest`] a payer's week.
 //!
 //! The API says the same things by their names on the wire.
 
@@ -18,6 +18,8 @@ pub mod text;
 pub mod address;
 
 pub mod incident;
+
+pub mod xid;
 
 pub mod digest;
 

@@ -95,6 +95,22 @@ fn a_programs_xid_in_two_jobs_within_a_week_is_the_gpu() {
 }
 
 #[test]
+fn a_programs_xids_before_a_gpu_was_healed_say_nothing_of_it() {
+    let of = |healed_minutes: i64| {
+        let program = "application_error";
+        let xids = [xid(30, 13, program, "a"), xid(20, 13, program, "b")];
+        kinds(&Gpu {
+            xids: &xids,
+            healed_at: Some(ago(healed_minutes)),
+            ..unknown()
+        })
+    };
+    assert_eq!(of(40), [Kind::RepeatedXid(13)]);
+    assert_eq!(of(25), [], "one job since");
+    assert_eq!(of(10), [], "none since");
+}
+
+#[test]
 fn memory_errors_are_told_by_count_and_by_rate() {
     let sick = Gpu {
         ecc_uncorrectable: Some(1),

@@ -4,7 +4,8 @@
 //! started them says so ([`Together`]), because replicas that serve, and pods that work off a queue, wait for
 //! nobody. And where it can be read, the others do no more work than the slow one, although they could: work in a
 //! second is the share of it in which tensor cores are busy × the clock. GPUs that wait for one another do
-//! equally much of it; those that do not, as much as each can.
+//! equally much of it; those that do not, as much as each can. By the same, power and temperature of a job's
+//! GPUs can be held against one another ([`Together::compares`]).
 //!
 //! Limits: one GPU in 16 of a job at most, and with fewer than [`LEAST_GPUS`] nobody, because of two or three one
 //! cannot tell a slow one from a fast one. Below [`LEAST_RATIO`] nobody: cards of one model at their power cap
@@ -18,6 +19,9 @@ pub const LEAST_RATIO: f64 = 1.10;
 
 /// Tensor cores that are less busy than this say nothing of how much work is done.
 const LEAST_TENSOR: f64 = 0.02;
+
+/// GPUs whose work differs by more than this part may draw as much less power, and be as much cooler, for that alone.
+const ALIKE_WORK: f64 = 0.2;
 
 /// Kinds of workload whose pods start, work and end together.
 const GANGS: [&str; 11] = [
@@ -38,13 +42,14 @@ const GANGS: [&str; 11] = [
 const PERHAPS: [&str; 2] = ["job", "slurm"];
 
 /// Whether the GPUs of a job wait for one another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Together {
     /// What started them starts what belongs together.
     Yes,
     /// Only what they do can tell.
     Perhaps,
     /// They serve, or nobody knows what they are.
+    #[default]
     No,
 }
 
@@ -76,16 +81,37 @@ impl Together {
             Self::No => false,
         }
     }
+
+    /// Whether a GPU is under the load of the others, so that less power or more heat than theirs is of the GPU: what
+    /// serves or works off a queue has the load that it is given.
+    pub fn compares(self, own: Pace, like: Pace) -> bool {
+        match self {
+            Self::Yes => own.works_like(like) != Some(false),
+            Self::Perhaps => own.works_like(like) == Some(true),
+            Self::No => false,
+        }
+    }
 }
 
 impl Pace {
     /// Whether it does as much work as is usual, or as much less as its clock is lower: whichever is nearer. None
     /// where one of them is not known.
     fn is_as_fast_as(self, like: Self) -> Option<bool> {
-        let tensor = like.tensor.filter(|it| *it >= LEAST_TENSOR)?;
-        let work = self.tensor? * self.clock / (tensor * like.clock);
+        let work = self.work_beside(like)?;
         let clock = self.clock / like.clock;
         Some(work > 1.0_f64.midpoint(clock))
+    }
+
+    /// Whether it does about as much work as is usual. None where one of them is not known.
+    fn works_like(self, like: Self) -> Option<bool> {
+        let work = self.work_beside(like)?;
+        Some((work - 1.0).abs() <= ALIKE_WORK)
+    }
+
+    /// Its work as a part of what is usual.
+    fn work_beside(self, like: Self) -> Option<f64> {
+        let tensor = like.tensor.filter(|it| *it >= LEAST_TENSOR)?;
+        Some(self.tensor? * self.clock / (tensor * like.clock))
     }
 }
 
@@ -148,6 +174,22 @@ mod tests {
         for (own, like) in [(own, LIKE), (busy, unread), (busy, others)] {
             assert!(Together::Yes.waits_for(own, like));
             assert!(!Together::Perhaps.waits_for(own, like));
+        }
+    }
+
+    #[test]
+    fn gpus_are_compared_where_they_do_about_the_same_work() {
+        for (own, yes, perhaps) in [
+            (at(2.0e9, Some(0.4)), true, true),
+            (at(2.0e9, Some(0.35)), true, true),
+            (at(1.6e9, Some(0.5)), true, true),
+            (at(2.0e9, Some(0.25)), false, false),
+            (at(2.0e9, Some(0.6)), false, false),
+            (at(2.0e9, None), true, false),
+        ] {
+            assert_eq!(Together::Yes.compares(own, LIKE), yes, "{own:?}");
+            assert_eq!(Together::Perhaps.compares(own, LIKE), perhaps, "{own:?}");
+            assert!(!Together::No.compares(own, LIKE), "{own:?}");
         }
     }
 }

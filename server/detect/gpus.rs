@@ -2,9 +2,11 @@
 //! its findings into the words of incidents.
 //!
 //! Like GPUs: the same model and the same job, both at work. A part of the clock that is lost to heat
-//! or power is lost of the GPU: like clock − own clock.
+//! or power is lost of the GPU: like clock − own clock. Heat and power are held against theirs only where the GPUs of
+//! the job go together, or are seen to do the same work ([`Together::compares`]): replicas that serve have each their
+//! own load.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
@@ -16,6 +18,7 @@ use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::robust::median;
 use gpufleet_analysis::states::FATAL_XIDS;
+use gpufleet_analysis::straggler::clocks::{Pace, Together};
 use gpufleet_telemetry::catalog::{Unit, gpu, own};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -24,6 +27,7 @@ use super::detector::Need::{Events, Holders, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
 use super::gather::{Alike, GpuSnapshot, is_at_work};
 use super::watch::Readable;
+use crate::words::xid;
 
 /// An XID that breaks nothing by itself is told for this long, nanoseconds: no event ends it.
 const TOLD_NS: i64 = 600 * NANOS_PER_SECOND;
@@ -40,8 +44,13 @@ struct Like {
     celsius: Option<Usual>,
     watts: Option<Usual>,
     clock: Option<f64>,
+    tensor: Option<f64>,
     cap_part: Option<f64>,
+    together: Together,
 }
+
+/// Jobs of which several GPUs raised a program's XID, each with the cluster and the code.
+type OfPrograms<'a> = HashSet<(&'a str, &'a str, u32)>;
 
 /// What is wrong with each GPU.
 #[derive(Default)]
@@ -148,13 +157,31 @@ fn signals(all: &[GpuSnapshot], by: &Thresholds, now: Timestamp) -> Vec<Signal> 
     let like = groups.into_iter().map(|(group, it)| (group, Like::of(&it)));
     let like: HashMap<*const Alike, Like> = like.collect();
     let none = Like::default();
+    let of_programs = of_programs(all);
     let mut signals = Vec::new();
     for seen in all {
         let peers = group(seen).and_then(|it| like.get(&it));
-        let around = (peers.unwrap_or(&none), peers.is_some());
-        signals.extend(of_gpu(seen, around, by, now));
+        let like = peers.unwrap_or(&none);
+        signals.extend(of_gpu(seen, like, &of_programs, by, now));
     }
     signals
+}
+
+/// What several GPUs of a job raise is its program's, and says of none of them that it is the GPU's.
+fn of_programs(all: &[GpuSnapshot]) -> OfPrograms<'_> {
+    let mut first: HashMap<(&str, &str, u32), u32> = HashMap::new();
+    let mut several = HashSet::new();
+    for seen in all {
+        for xid in &seen.xids {
+            if health::PROGRAM_XIDS.contains(&xid.code) {
+                let of_job = (&*seen.cluster, job_of(&xid.holder), xid.code);
+                if *first.entry(of_job).or_insert(seen.number) != seen.number {
+                    several.insert(of_job);
+                }
+            }
+        }
+    }
+    several
 }
 
 impl Like {
@@ -166,8 +193,22 @@ impl Like {
             celsius: Usual::of(&mut values(|it| it.temperature)),
             watts: Usual::of(&mut values(|it| it.power)),
             clock: median(&mut values(|it| it.clock)),
+            tensor: median(&mut values(|it| it.tensor)),
             cap_part: median(&mut values(|it| it.rates.cap_part)),
+            together: peers
+                .first()
+                .and_then(|it| it.alike.job.as_deref())
+                .map_or(Together::No, Together::of),
         }
+    }
+
+    /// Whether what a GPU of them reads may be held against what the others do.
+    fn compares(&self, seen: &GpuSnapshot) -> bool {
+        let clocks = seen.clock.zip(self.clock).filter(|(_, like)| *like > 0.0);
+        let (own, like) = clocks.unwrap_or((1.0, 1.0));
+        let pace = |clock, tensor| Pace { clock, tensor };
+        let own = pace(own, seen.tensor);
+        self.together.compares(own, pace(like, self.tensor))
     }
 }
 
@@ -197,10 +238,12 @@ fn group(seen: &GpuSnapshot) -> Option<*const Alike> {
 
 fn of_gpu(
     seen: &GpuSnapshot,
-    (like, has_peers): (&Like, bool),
+    like: &Like,
+    of_programs: &OfPrograms<'_>,
     by: &Thresholds,
     now: Timestamp,
 ) -> Vec<Signal> {
+    let is_compared = like.compares(seen);
     let is_broken = seen.status.state == State::Unhealthy;
     let is_told = |code: u32, at: Timestamp| {
         if FATAL_XIDS.contains(&code) {
@@ -213,11 +256,15 @@ fn of_gpu(
         .xids
         .iter()
         .filter(|it| is_told(it.code, it.at))
-        .map(|it| Xid {
-            at: it.at,
-            code: it.code,
-            action: &it.action,
-            job: job_of(&it.holder),
+        .map(|it| {
+            let job = job_of(&it.holder);
+            let is_programs = of_programs.contains(&(&*seen.cluster, job, it.code));
+            Xid {
+                at: it.at,
+                code: it.code,
+                action: &it.action,
+                job: if is_programs { "" } else { job },
+            }
         })
         .collect();
     let since = |reason: Reason| {
@@ -240,11 +287,11 @@ fn of_gpu(
         slowdowns_per_minute: seen.rates.slowdowns_per_minute,
         heat_part: seen.rates.heat_part,
         brake_part: seen.rates.brake_part,
-        cap_part: seen.rates.cap_part.filter(|_| has_peers),
+        cap_part: seen.rates.cap_part.filter(|_| is_compared),
         like_cap_part: like.cap_part,
-        temperature_celsius: seen.temperature.filter(|_| has_peers),
+        temperature_celsius: seen.temperature.filter(|_| is_compared),
         like_celsius: like.celsius,
-        power_watts: seen.power.filter(|_| has_peers),
+        power_watts: seen.power.filter(|_| is_compared),
         like_watts: like.watts,
         links: links.as_health(),
         lost_since: since(Reason::DeviceLost),
@@ -387,7 +434,7 @@ fn what(kind: Kind) -> String {
 fn action(seen: &GpuSnapshot, finding: &Finding) -> String {
     if let Kind::Xid(code) = finding.kind {
         let told = seen.xids.iter().rev().find(|it| it.code == code);
-        return told.map_or_else(String::new, |it| it.action.replace('_', " "));
+        return told.map_or_else(String::new, |it| xid::asks(code, &it.action));
     }
     match finding.action {
         health::Action::Watch => "Keep an eye on it.",
@@ -427,3 +474,6 @@ fn readings(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Vec<Reading> 
     }
     readings
 }
+
+#[cfg(test)]
+mod tests;

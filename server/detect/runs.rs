@@ -21,7 +21,7 @@ use gpufleet_analysis::price::Basis;
 use gpufleet_telemetry::catalog::{Unit, gpu, training};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
-use gpufleet_telemetry::training::{CollectivesFrom, Phase};
+use gpufleet_telemetry::training::CollectivesFrom;
 
 use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use super::gather::{GpuSnapshot, Gpus};
@@ -29,6 +29,7 @@ use crate::runs::{Judged, Rank, Run, RunKey, Runs, State, Stuck};
 
 mod changed;
 mod learning;
+mod quiet;
 pub(super) mod slow;
 mod standing;
 #[cfg(test)]
@@ -36,14 +37,11 @@ pub(super) mod tests;
 mod waits;
 
 use learning::Learning;
+pub(super) use quiet::{QUIET_S, is_quiet};
 use waits::Waits;
 
 /// A rank that was heard within two ticks and what a tick needs.
 const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
-
-/// For so long a run that saves, restores or evaluates is let alone, seconds: then it is late. How long one may start
-/// is a threshold of [`hang`].
-pub(super) const QUIET_S: f64 = 3_600.0;
 
 /// Ranks whose steps are looked at beside a slow one's: more change no median.
 const PEERS: usize = 64;
@@ -417,19 +415,6 @@ fn activity<'a>(gpus: impl Iterator<Item = (bool, Option<&'a GpuSnapshot>)>) -> 
     let known = all.filter(|(is_heard, read)| *is_heard || read.is_some());
     let all: Option<Vec<f64>> = known.map(|it| it.1).collect();
     all?.into_iter().reduce(f64::max)
-}
-
-/// Whether a rank does what takes long: the others wait for it, and that is as it should be; a start-up may take so
-/// many seconds.
-pub(super) fn is_quiet(rank: &Rank, startup_s: f64) -> bool {
-    let now = rank.facts.reading(training::PHASE_NOW.id);
-    let age = rank.facts.reading(training::PHASE_AGE.id);
-    let mut quiet = Phase::QUIET.into_iter();
-    let most = quiet.find(|it| now == Some(it.code())).map(|it| match it {
-        Phase::Startup => startup_s,
-        _ => QUIET_S,
-    });
-    most.is_some_and(|most| age.unwrap_or(0.0) < most)
 }
 
 pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {

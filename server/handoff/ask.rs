@@ -12,7 +12,7 @@ use gpufleet_telemetry::time::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::words::text;
+use crate::words::{text, xid};
 
 /// The node's condition.
 pub const CONDITION: &str = "GpufleetGpuBroken";
@@ -23,7 +23,8 @@ pub const TAINT: &str = "gpufleet.io/gpu-broken";
 /// Longest message: events take 1,024 characters.
 const MAX_MESSAGE: usize = 900;
 
-/// Words of an action that cannot be done under a running job.
+/// Words of an action that cannot be done under a running job; of an XID's those of its name, because the sentence may
+/// say more.
 const DRAINS: [&str; 5] = ["drain", "reset", "reboot", "restart vm", "replaced"];
 
 /// What is asked of a node.
@@ -46,7 +47,10 @@ pub fn is_to_be_drained(incident: &Incident) -> bool {
     let is_hardware = matches!(incident.family, Family::GpuFault | Family::Offender);
     // A card that breaks again and again is only warned of, and asks for its replacement.
     let is_bad = incident.severity == Severity::Error || incident.family == Family::Offender;
-    let action = incident.action.to_lowercase();
+    let action = match xid::action_of(&incident.action) {
+        Some(name) => name.replace('_', " "),
+        None => incident.action.to_lowercase(),
+    };
     let is_asked = DRAINS.iter().any(|word| action.contains(word));
     incident.state == State::Open
         && is_hardware
@@ -223,6 +227,24 @@ mod tests {
         let mut of_all = incident("XID 79", "reboot node");
         of_all.place.node = None;
         assert!(!is_to_be_drained(&of_all), "it is the cluster's");
+    }
+
+    #[test]
+    fn an_xid_is_handed_off_by_the_name_of_its_action_and_not_by_its_words() {
+        for (code, name, expected) in [
+            (79, "reboot_node", true),
+            (48, "reset_gpu", true),
+            (151, "restart_vm", true),
+            (74, "nvlink", false),
+            (54, "check_power", false),
+            (78, "update_software", false),
+            (159, "check_uvm", false),
+            (13, "application_error", false),
+            (154, "read_recovery_action", false),
+        ] {
+            let incident = incident("XID", &xid::asks(code, name));
+            assert_eq!(is_to_be_drained(&incident), expected, "{name}");
+        }
     }
 
     #[test]

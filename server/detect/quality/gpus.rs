@@ -23,6 +23,18 @@ const NODE: (u32, u32) = (1, 6);
 /// Two of them.
 const NODES: (u32, u32) = (2, 8);
 const HOUR_S: i64 = 3_600;
+/// A job whose GPUs go together, and one whose each has its own load.
+const GANG: &str = "jobset:research/train-7b";
+const SERVES: &str = "deployment:inference/chat";
+
+/// What started the pod that holds a GPU.
+fn held_by(live: &mut Live, workload: &str) {
+    let is_new = live.resource.attribute(attribute::WORKLOAD).is_none();
+    if live.key.kind == ResourceKind::Gpu && is_new {
+        let resource = Resource::clone(&live.resource);
+        live.resource = resource.with(attribute::WORKLOAD, workload).into();
+    }
+}
 
 /// A fault of one GPU, by what it and its machine read.
 fn of_gpu(
@@ -33,8 +45,14 @@ fn of_gpu(
     reads: impl Fn(&mut Live, &Now) + 'static,
 ) -> Fault {
     Fault::of(finding, fault, least, move |seed, off| {
-        let reads = &reads;
-        let happens = Happens { reads, ..NOTHING };
+        let of_gang = |live: &mut Live, now: &Now| {
+            held_by(live, GANG);
+            reads(live, now);
+        };
+        let happens = Happens {
+            reads: &of_gang,
+            ..NOTHING
+        };
         Made::new(seed, NODE, off).told((says, At::Gpu), within_s, happens)
     })
 }
@@ -100,17 +118,17 @@ fn broken(live: &mut Live, now: &Now, reason: Reason) {
     live.bits = Bitmaps::default();
 }
 
-/// A program's XID in two jobs, two days apart.
-fn repeated() -> Fault {
+/// A program's XID in two jobs, two days apart: on one GPU, or on all of them.
+fn repeated(what: &str, on_all: bool, least: u32) -> Fault {
     let says = "XID 31 in several jobs";
-    let what = "XID 31 in two jobs within a week";
     of_gpu(
         "XIDs and what the driver tells",
         what,
         says,
-        (SEEDS, 120),
-        |live, now| {
-            if now.is_gpu(live) {
+        (least, 120),
+        move |live, now| {
+            let is_any = on_all && now.seconds >= 0 && live.key.kind == ResourceKind::Gpu;
+            if is_any || now.is_gpu(live) {
                 let of = |days: i64, job: &str| LiveXid {
                     at: now.onset.shifted(-days * 24 * HOUR_S * NANOS_PER_SECOND),
                     code: 31,
@@ -161,7 +179,8 @@ fn events() -> Vec<Fault> {
             "XID 95, a contained error that was not",
         ),
         xid(74, "nvlink", false, "XID 74", "XID 74, of an NVLink"),
-        repeated(),
+        repeated("XID 31 in two jobs within a week", false, SEEDS),
+        repeated("XID 31 on every GPU of two jobs", true, 0),
         of_gpu(
             events,
             "a GPU that is lost",
@@ -283,6 +302,26 @@ fn slowed() -> Vec<Fault> {
         let fault = format!("{:.0} % less power than like GPUs", by * 100.0);
         reading(weak, &fault, weak, &gpu::POWER, (620.0 * (1.0 - by), least))
     };
+    // A replica of those that serve, to which half as much is sent.
+    let replica = Fault::of(
+        weak,
+        "a third less power at half the load",
+        0,
+        move |seed, off| {
+            let reads = |live: &mut Live, now: &Now| {
+                held_by(live, SERVES);
+                if now.is_gpu(live) {
+                    now.put(live, &gpu::POWER, 420.0);
+                    now.put(live, &gpu::TENSOR_ACTIVE, 0.2);
+                }
+            };
+            let happens = Happens {
+                reads: &reads,
+                ..NOTHING
+            };
+            Made::new(seed, NODE, off).told((weak, At::Gpu), 900, happens)
+        },
+    );
     vec![
         part(heat, &gpu::THROTTLE_THERMAL, 0.03, 0),
         part(heat, &gpu::THROTTLE_THERMAL, 0.1, SEEDS),
@@ -298,6 +337,7 @@ fn slowed() -> Vec<Fault> {
         hotter(20.0, SEEDS),
         weaker(0.15, 0),
         weaker(0.5, SEEDS),
+        replica,
     ]
 }
 
@@ -481,12 +521,7 @@ fn clock(lower: f64, least: u32) -> Fault {
     let fault = format!("a GPU of 16 with a clock {:.0} % lower", lower * 100.0);
     Fault::of(finding, &fault, least, move |seed, off| {
         let reads = move |live: &mut Live, now: &Now| {
-            let is_new = live.resource.attribute(attribute::WORKLOAD).is_none();
-            if live.key.kind == ResourceKind::Gpu && is_new {
-                let resource = Resource::clone(&live.resource);
-                let workload = resource.with(attribute::WORKLOAD, "jobset:research/train-7b");
-                live.resource = workload.into();
-            }
+            held_by(live, GANG);
             if now.is_gpu(live) {
                 now.put(live, &gpu::SM_CLOCK, 1.98e9 * (1.0 - lower));
             } else if now.seconds >= 0 && live.key.kind == ResourceKind::Gpu {

@@ -73,7 +73,8 @@ pub(super) fn slower(
         what: "its steps take longer than they did".to_owned(),
         action: action_of_run(cause, &untold),
         cause,
-        since: None,
+        // It is sure only some twenty steps later, which with long steps is many minutes.
+        since: Some(slowdown.began_at),
         readings,
         price: Price::of(Basis::LongerThanBefore, losing),
         confidence: None,

@@ -88,8 +88,14 @@ async fn a_run_that_became_slower_says_by_its_waits_and_machines_why() {
         let mut training = Training::without_steps().await;
         training.ticks(30, |_| WELL, well).await;
         assert_eq!(training.world.open(), [], "{:?}", trouble.cause);
+        let began = training.world.hand.now();
         training.longer(20, trouble).await;
         let told = training.one();
+        let late = told.since.since(began).abs();
+        assert!(
+            late <= 10 * NANOS_PER_SECOND,
+            "not only since it is sure: {late}"
+        );
         assert_eq!((told.family, told.cause), (Family::Slower, trouble.cause));
         let shown = told.evidence[0].readings.iter();
         let changed = shown.filter(|it| it.unit == "ratio");

@@ -1,0 +1,111 @@
+//! GPUs beside those of their job: whose load is another is not held against them, and what a program raises on all of
+//! them is none's.
+
+use gpufleet_telemetry::catalog::Metric;
+use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+
+use super::*;
+use crate::detect::tests::{World, is_gpu, set};
+use crate::fleet::{Live, LiveXid};
+use crate::view::fixture::NOW;
+
+/// Ticks until what is wrong with heat or power is told, and some more.
+const TOLD: usize = 6;
+
+/// Says of every GPU what started the pod that holds it.
+fn held_by(world: &mut World, workload: &str) {
+    let gpus = world.lives.iter_mut();
+    for live in gpus.filter(|it| it.key.kind == ResourceKind::Gpu) {
+        let resource = Resource::clone(&live.resource);
+        live.resource = Arc::new(resource.with(attribute::WORKLOAD, workload));
+    }
+}
+
+/// One GPU's reading beside what the others read, and how busy its tensor cores are beside 0.4; none is not read.
+fn apart(
+    metric: &'static Metric,
+    (own, like): (f64, f64),
+    tensor: Option<f64>,
+) -> impl Fn(&mut Live) {
+    move |live| {
+        if live.key.kind != ResourceKind::Gpu {
+            return;
+        }
+        let is_it = is_gpu(live, "node-2", 3);
+        set(live, metric, if is_it { own } else { like });
+        if let Some(tensor) = tensor {
+            let busy = if is_it { tensor } else { 0.4 };
+            set(live, &gpu::TENSOR_ACTIVE, busy);
+        }
+    }
+}
+
+const WEAK: (f64, f64) = (420.0, 600.0);
+const HOT: (f64, f64) = (80.0, 60.0);
+
+#[tokio::test]
+async fn a_gpu_with_a_load_of_its_own_is_not_held_against_the_others() {
+    for (workload, tensor) in [
+        ("deployment:inference/chat", Some(0.2)),
+        ("deployment:inference/chat", Some(0.4)),
+        ("job:research/sweep", Some(0.2)),
+        ("job:research/sweep", None),
+        ("slurm:77", Some(0.2)),
+        ("jobset:research/rollouts", Some(0.2)),
+    ] {
+        let mut world = World::new().await;
+        held_by(&mut world, workload);
+        world.ticks(TOLD, apart(&gpu::POWER, WEAK, tensor));
+        assert_eq!(world.open(), [], "{workload} {tensor:?}");
+        world.ticks(TOLD, apart(&gpu::TEMPERATURE, HOT, tensor));
+        assert_eq!(world.open(), [], "{workload} {tensor:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_gpu_apart_from_others_that_do_the_same_is_told() {
+    for (workload, tensor) in [
+        ("jobset:research/train-7b", None),
+        ("jobset:research/train-7b", Some(0.4)),
+        ("slurm:77", Some(0.4)),
+    ] {
+        for (metric, read, family) in [
+            (&gpu::POWER, WEAK, Family::Power),
+            (&gpu::TEMPERATURE, HOT, Family::Heat),
+        ] {
+            let mut world = World::new().await;
+            held_by(&mut world, workload);
+            world.ticks(TOLD, apart(metric, read, tensor));
+            let open = world.open();
+            assert_eq!(open.len(), 1, "{workload}: {open:#?}");
+            assert_eq!(open[0].family, family, "{workload}");
+            let gpu = open[0].place.gpu.as_deref();
+            assert_eq!(gpu, Some("GPU-prod-node-2-0003"), "{workload}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_programs_xid_on_several_gpus_of_each_job_accuses_no_gpu() {
+    for (on, is_told) in [(1, true), (2, false), (8, false)] {
+        let mut world = World::new().await;
+        world.ticks(3, |live| {
+            if (0..on).any(|index| is_gpu(live, "node-1", index)) {
+                let of = |job: &str| LiveXid {
+                    at: NOW,
+                    code: 31,
+                    action: "application_error".into(),
+                    holder: job.into(),
+                };
+                live.told.xids = vec![of("slurm:77"), of("slurm:78")];
+            }
+        });
+        let what: Vec<String> = world.open().into_iter().map(|it| it.what).collect();
+        let expected: &[&str] = if is_told {
+            &["XID 31 in several jobs"]
+        } else {
+            &[]
+        };
+        assert_eq!(what, expected, "on {on}");
+    }
+}

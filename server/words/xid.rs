@@ -1,0 +1,110 @@
+//! XIDs in words: what happened, and what is to be done about it, by the name of the action in the agent's table
+//! (`agent/read/nvml/xid_actions.toml`). The agent tells the name alone.
+//!
+//! What happened is said of the codes that break a card or its links, after NVIDIA's catalogue of XIDs.
+
+/// What each action of the shipped table asks for; none ends as another does.
+const ACTIONS: [(&str, &str); 10] = [
+    (
+        "application_error",
+        "The program did something wrong: mend it and start it again.",
+    ),
+    ("observe", "Nothing to do now: watch whether it comes back."),
+    ("reset_gpu", "Drain the GPU's jobs and reset the GPU."),
+    ("reboot_node", "Drain the node and reboot it."),
+    ("restart_vm", "Restart the virtual machine."),
+    (
+        "nvlink",
+        "See which link it is, and whether its peer says the same, before the GPU is reset.",
+    ),
+    (
+        "read_recovery_action",
+        "Do what the driver asks for in its recovery action; XID 45 follows another one, which is the one to act on.",
+    ),
+    (
+        "check_power",
+        "Check that the card's auxiliary power is connected and enough.",
+    ),
+    (
+        "update_software",
+        "Driver and GPU firmware do not fit: bring them to versions that do.",
+    ),
+    (
+        "check_uvm",
+        "Check the state of the unified memory driver (nvidia-uvm).",
+    ),
+];
+
+/// What an XID of this code asks for by the name of its action, and what happened; a name of a table of the user's own,
+/// or of another sender, is all that there is to say.
+pub fn asks(code: u32, action: &str) -> String {
+    let Some((_, sentence)) = ACTIONS.iter().find(|(name, _)| *name == action) else {
+        return action.replace('_', " ");
+    };
+    match happened(code) {
+        Some(happened) => format!("{happened}. {sentence}"),
+        None => (*sentence).to_owned(),
+    }
+}
+
+/// The name of the action that this text asks for, where it is one of [`asks`].
+pub fn action_of(text: &str) -> Option<&'static str> {
+    let asks = |(_, sentence): &&(&str, &str)| text.ends_with(*sentence);
+    ACTIONS.iter().find(asks).map(|(name, _)| *name)
+}
+
+const fn happened(code: u32) -> Option<&'static str> {
+    Some(match code {
+        46 => "The GPU stopped processing",
+        48 => "The GPU's memory had an error that could not be corrected",
+        62 => "The GPU's internal micro-controller stopped",
+        64 => "A row of the GPU's memory could not be remapped",
+        74 | 144..=150 => "An NVLink had an error",
+        79 => "The GPU fell off the bus",
+        95 => "An error of the GPU's memory could not be contained",
+        109 => "The GPU did not change from one program to another in time",
+        119 => "The GPU's system processor (GSP) did not answer in time",
+        120 => "The GPU's system processor (GSP) had an error",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is written down of the driver: the agent's tests hold its table against it.
+    const FACTS: &str = include_str!("../../telemetry/catalog/driver_facts.txt");
+
+    #[test]
+    fn every_action_of_the_agents_table_is_a_sentence_by_which_it_is_known_again() {
+        let rows = FACTS.lines().filter_map(|line| line.strip_prefix("xid "));
+        let names: Vec<&str> = rows.filter_map(|row| row.split(' ').next_back()).collect();
+        assert_eq!(names.len(), ACTIONS.len(), "{names:?}");
+        for name in names {
+            for code in [1, 79] {
+                let text = asks(code, name);
+                assert!(text.ends_with('.'), "{text}");
+                assert_eq!(action_of(&text), Some(name), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_happened_comes_before_what_to_do_and_unknown_names_stay_as_they_are() {
+        for (code, action, expected) in [
+            (
+                79,
+                "reboot_node",
+                "The GPU fell off the bus. Drain the node and reboot it.",
+            ),
+            (143, "reset_gpu", "Drain the GPU's jobs and reset the GPU."),
+            (79, "page_the_night_shift", "page the night shift"),
+            (79, "", ""),
+        ] {
+            assert_eq!(asks(code, action), expected);
+        }
+        assert_eq!(action_of("page the night shift"), None);
+        assert_eq!(action_of(""), None);
+    }
+}
