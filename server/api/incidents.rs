@@ -7,22 +7,29 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use gpufleet_analysis::cause::Reading;
-use gpufleet_analysis::incident::{self, Book, Family, Happened, Incident, Refused};
+use gpufleet_analysis::incident::{self, Book, Happened, Incident, Refused};
 use gpufleet_analysis::lost::{Losing, Lost};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::audit;
-use super::paging::{self, Page, Paging};
+use super::paging::{Page, Paging};
 use super::past::moment;
 use super::problem::{self, Asked, Body, Place, Problem};
 use crate::auth::{Grant, Role};
+use crate::fleet::naming::origin_of;
 use crate::incidents::ChangeError;
-use crate::store::model::{IncidentFilter, IncidentPlace};
+use crate::notify::runbook;
+use crate::pages::runbook::address;
 use crate::web::{self, Web};
 use crate::words::{incident::price, text};
+
+mod asked;
+
+pub use asked::IncidentsAsked;
+pub(crate) use asked::cursor;
 
 /// Somebody works on it.
 pub const ACKNOWLEDGE: &str = "acknowledge";
@@ -31,23 +38,6 @@ pub const SILENCE: &str = "silence";
 /// A note.
 pub const NOTE: &str = "note";
 const WORDS: [&str; 3] = [ACKNOWLEDGE, SILENCE, NOTE];
-
-/// Which incidents.
-#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct IncidentsAsked {
-    /// Only of this cluster.
-    pub cluster: Option<String>,
-    /// Only of this family: `gpu_fault`, `heat`, `blind` and so on.
-    pub family: Option<String>,
-    /// `open` or `resolved`; without it both.
-    pub state: Option<String>,
-    /// Most items of the answer, 1 to 1000.
-    #[param(default = 200, minimum = 1, maximum = 1000)]
-    pub limit: Option<usize>,
-    /// The `next` of the answer before; without it the first page.
-    pub after: Option<String>,
-}
 
 /// Where it is. What is null is not narrowed down.
 #[derive(Debug, Serialize, ToSchema)]
@@ -128,8 +118,14 @@ pub struct IncidentKnown {
     pub confidence: Option<&'static str>,
     /// Where.
     pub place: IncidentWhere,
+    /// `live`, `recorded` or `simulated`.
+    pub origin: &'static str,
     /// How many places are in it: GPUs of a node, nodes of a cluster.
     pub places: usize,
+    /// Whose it is, as messages say it: a team, or `unowned`. Null in a replay of which that is not known.
+    pub owner: Option<String>,
+    /// The page of this server that says what to do: `/runbooks/xid`.
+    pub runbook: String,
     /// When the trouble began.
     #[schema(format = DateTime)]
     pub since: String,
@@ -218,22 +214,19 @@ pub async fn incidents(
         after: asked.after.clone(),
     };
     let limit = paging.limit()?;
-    let before = asked.after.as_deref().map(place).transpose()?;
+    let before = asked.before()?;
     let filter = asked.filter(&grant)?;
     // What is held in memory is newer than what the store has.
     let written = web.app.incidents.write(&web.app.store).await;
     let stored = web.app.store.incidents(&filter, before, limit).await;
     let (stored, next) = stored.map_err(|error| Problem::store(&error))?;
     written.map_err(|error| Problem::store(&error))?;
-    let next =
-        next.map(|it| paging::write_cursor(&[it.since.millis().to_string(), it.id.to_string()]));
-    let items = stored.iter().map(|it| {
-        let newest = web.app.incidents.get(it.id);
-        known(newest.as_ref().unwrap_or(it))
-    });
+    let newest = |it: Incident| web.app.incidents.get(it.id).unwrap_or(it);
+    let items = stored.into_iter().map(newest);
+    let items = items.filter(|it| filter.is_met(it));
     Ok(Json(Page {
-        items: items.collect(),
-        next,
+        items: items.map(|it| known_now(&web, &it)).collect(),
+        next: next.map(cursor),
     }))
 }
 
@@ -247,11 +240,8 @@ pub async fn incident(
     Place(id): Place<Uuid>,
 ) -> Result<Json<IncidentKnown>, Problem> {
     let found = find(&web, &grant, id).await?;
-    found
-        .as_ref()
-        .map(known)
-        .map(Json)
-        .ok_or_else(|| unknown(id))
+    let found = found.ok_or_else(|| unknown(id))?;
+    Ok(Json(known_now(&web, &found)))
 }
 
 /// An incident that a reader may see, the newest that is known of it.
@@ -286,7 +276,7 @@ pub async fn say(
         Err(error) => return Ok(problem::refused(&error)),
     };
     let changed = said(&web, (&headers, peer), &grant, id, &words).await?;
-    Ok((StatusCode::OK, Json(known(&changed))).into_response())
+    Ok((StatusCode::OK, Json(known_now(&web, &changed))).into_response())
 }
 
 /// Does what a person says to an incident, and writes down who says so.
@@ -358,58 +348,12 @@ fn refused(error: Refused) -> Problem {
     }
 }
 
-impl IncidentsAsked {
-    fn filter(&self, grant: &Grant) -> Result<IncidentFilter, Problem> {
-        let family = self.family.as_deref().map(|name| {
-            Family::parse(name).ok_or_else(|| {
-                let names = Family::ALL.map(Family::name).join(", ");
-                Problem::bad(format_args!("family=“{name}”: it is one of {names}"))
-            })
-        });
-        let state = match self.state.as_deref() {
-            None => None,
-            Some("open") => Some(incident::State::Open),
-            Some("resolved") => Some(incident::State::Resolved),
-            Some(other) => {
-                return Err(Problem::bad(format_args!(
-                    "state=“{other}”: it is open or resolved"
-                )));
-            }
-        };
-        let cluster = match (&grant.cluster, &self.cluster) {
-            // A token bound to a cluster sees that one, whatever is asked for.
-            (Some(bound), _) => Some(Arc::clone(bound)),
-            (None, asked) => asked.as_deref().map(Arc::from),
-        };
-        Ok(IncidentFilter {
-            cluster,
-            family: family.transpose()?,
-            state,
-            resolved_since: None,
-        })
-    }
+fn known_now(web: &Web, incident: &Incident) -> IncidentKnown {
+    known(incident, Some(web.app.incidents.owner_of(incident)))
 }
 
-fn place(cursor: &str) -> Result<IncidentPlace, Problem> {
-    let words = paging::read_cursor(cursor).unwrap_or_default();
-    let parsed = match words.as_slice() {
-        [millis, id] => millis.parse::<i64>().ok().zip(id.parse().ok()),
-        _ => None,
-    };
-    let parsed = parsed.filter(|(millis, _)| millis.checked_mul(1_000_000).is_some());
-    let (millis, id) = parsed.ok_or_else(|| {
-        Problem::bad(
-            "after: this is no cursor of this list; use the next of the answer before, as it is",
-        )
-    })?;
-    Ok(IncidentPlace {
-        since: Timestamp::from_millis(millis),
-        id,
-    })
-}
-
-/// An incident as the API tells it.
-pub(crate) fn known(incident: &Incident) -> IncidentKnown {
+/// An incident as the API tells it, and whose it is.
+pub(crate) fn known(incident: &Incident, owner: Option<String>) -> IncidentKnown {
     let time = |at: Option<Timestamp>| at.map(text::rfc3339);
     let evidence = incident.evidence.iter().map(|it| EvidenceKnown {
         at: text::rfc3339(it.at),
@@ -430,7 +374,10 @@ pub(crate) fn known(incident: &Incident) -> IncidentKnown {
         cause: incident.cause.name(),
         confidence: incident.confidence.map(|it| it.name()),
         place: shown(&incident.place_and_run()),
+        origin: origin_of(&incident.place.cluster).name(),
         places: incident.places,
+        owner,
+        runbook: address(runbook::of(incident)),
         since: text::rfc3339(incident.since),
         opened_at: time(incident.opened_at),
         seen_at: text::rfc3339(incident.seen_at),

@@ -184,15 +184,17 @@ pub fn json(replayed: &Replayed) -> String {
         notes: &replayed.notes,
         incidents: incidents
             .map(|(place, it)| Fired {
-                incident: known(it),
+                incident: known(it, it.owner.clone()),
                 also_then: also(place),
             })
             .collect(),
         left_out: replayed.left_out,
-        only_then: replayed
-            .then
-            .as_ref()
-            .map(|then| then.only.iter().map(known).collect()),
+        only_then: replayed.then.as_ref().map(|then| {
+            then.only
+                .iter()
+                .map(|it| known(it, it.owner.clone()))
+                .collect()
+        }),
         unable: replayed
             .unable
             .iter()
