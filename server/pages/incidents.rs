@@ -12,11 +12,11 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
-use super::asked::Path;
+use super::asked::{Path, Query};
 use super::frame::{self, Frame};
 use super::{problem, runbook};
 use crate::api::deliveries::{deliveries, shows_why};
-use crate::api::incidents::find;
+use crate::api::incidents::{IncidentsAsked, find};
 use crate::fleet::naming::origin_of;
 use crate::notify::group::{Group, State as Told};
 use crate::store::model::IncidentFilter;
@@ -28,9 +28,12 @@ use crate::words::{self, address};
 
 mod beside;
 
+mod narrowed;
+
 mod say;
 
 pub(in crate::pages) use beside::Beside;
+use narrowed::Narrowed;
 use say::SayForm;
 pub use say::say;
 
@@ -48,8 +51,9 @@ struct ListPage {
     open: Vec<Row>,
     silences: Vec<Silent>,
     over: Vec<Row>,
-    /// Whether more are over than stand there.
-    has_older: bool,
+    /// Where older ones stand that are over.
+    older: Option<String>,
+    only: Narrowed,
 }
 
 /// What nobody is told of for a while.
@@ -143,27 +147,41 @@ pub struct Headline {
 }
 
 /// `GET /incidents`.
-pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
+pub async fn show(
+    State(web): State<Arc<Web>>,
+    Query(asked): Query<IncidentsAsked>,
+    frame: Frame,
+) -> Response {
+    let only = match Narrowed::of(asked, &frame.grant) {
+        Ok(only) => only,
+        Err(refused) => {
+            let why = text::harmless(refused.detail(), text::SENTENCE_CHARACTERS);
+            let title = "Incidents cannot be asked for so";
+            return problem::refused(frame, refused.status(), title, why + ".", "/incidents");
+        }
+    };
     let view = web.views.get(&web.app).await;
     let filter = IncidentFilter {
-        cluster: frame.grant.cluster.clone(),
         state: Some(Life::Resolved),
-        ..IncidentFilter::default()
+        ..only.filter.clone()
     };
-    let (over, next) = match web.app.store.incidents(&filter, None, OVER).await {
+    let (over, next) = match web.app.store.incidents(&filter, only.before, OVER).await {
         Ok(over) => over,
         Err(error) => return problem::store_failed(frame, &error),
     };
-    let mut open = web.app.incidents.open(&frame.grant);
-    open.sort_by_key(|it| (!is_live(it), rank(it)));
-    let is_open = |it: &&Incident| !open.iter().any(|known| known.id == it.id);
+    let known = web.app.incidents.open(&frame.grant);
     let over: Vec<Row> = over
         .iter()
-        .filter(is_open)
+        .filter(|it| !known.iter().any(|known| known.id == it.id) && filter.is_met(it))
         .map(|it| row(it, &view, frame.at))
         .collect();
-    let silences = silences(&web, &open, &view, &frame);
-    let open: Vec<Row> = open.iter().map(|it| row(it, &view, frame.at)).collect();
+    let mut open: Vec<&Incident> = known.iter().filter(|it| only.filter.is_met(it)).collect();
+    open.sort_by_key(|it| (!is_live(it), rank(it)));
+    let open: Vec<Row> = open
+        .into_iter()
+        .map(|it| row(it, &view, frame.at))
+        .collect();
+    let silences = silences(&web, &known, &view, &frame);
     let count = |of| {
         let mark = words::watermark(of);
         open.iter().filter(|it| it.mark == mark).count()
@@ -179,7 +197,8 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         open,
         silences,
         over,
-        has_older: next.is_some(),
+        older: next.map(|it| only.address(it)),
+        only,
     };
     frame::page(StatusCode::OK, &page)
 }
@@ -246,7 +265,7 @@ pub async fn show_one(
         job: run_of(&incident.place_and_run())
             .map(|key| (address::run(&key), Name::new(&key.run.job.name))),
         runbook: runbook::address(crate::notify::runbook::of(&incident)),
-        facts: facts(&incident, frame.at),
+        facts: facts(&incident, &web.app.incidents.owner_of(&incident), frame.at),
         evidence: incident
             .evidence
             .iter()
@@ -325,10 +344,11 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
     }
 }
 
-fn facts(incident: &Incident, now: Timestamp) -> Vec<(&'static str, String)> {
+fn facts(incident: &Incident, owner: &str, now: Timestamp) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("Kind", incident.family.name().replace('_', " ")),
         ("Cause", why(incident)),
+        ("Owner", text::harmless(owner, text::SHOWN_CHARACTERS)),
         ("Began", text::moment(incident.since)),
         ("Last seen", text::ago(now, incident.seen_at)),
         ("Price", price(incident)),

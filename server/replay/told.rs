@@ -184,14 +184,15 @@ pub fn json(replayed: &Replayed) -> String {
         notes: &replayed.notes,
         incidents: incidents
             .map(|(place, it)| Fired {
-                incident: known(it, replayed.until),
+                incident: known(it, it.owner.clone(), replayed.until),
                 also_then: also(place),
             })
             .collect(),
         left_out: replayed.left_out,
         only_then: replayed.then.as_ref().map(|then| {
             let only = then.only.iter();
-            only.map(|it| known(it, replayed.until)).collect()
+            only.map(|it| known(it, it.owner.clone(), replayed.until))
+                .collect()
         }),
         unable: replayed
             .unable
