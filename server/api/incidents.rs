@@ -8,7 +8,7 @@ use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::incident::{self, Happened, Incident};
 use gpufleet_analysis::lost::{Losing, Lost};
 use gpufleet_telemetry::time::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
