@@ -152,25 +152,28 @@ pub struct IncidentKnown {
     pub reckoned: &'static str,
     /// Whether a place that is in it has no figure, so that it costs this at least.
     pub is_least: bool,
+    /// What its money is in, as ISO 4217 has it: `cost.currency`. Nothing is converted, also where a name says USD.
+    #[schema(example = "USD")]
+    pub currency: String,
     /// Its price in one sentence.
     pub price: String,
     /// GPU-seconds lost to it so far; null where that was not measured.
     pub lost_gpu_seconds: Option<f64>,
-    /// What they cost, nano-USD; null without a price, or where it was not measured.
+    /// What they cost, nano-units of `currency`; null without a price, or where it was not measured.
     pub lost_nano_usd: Option<i64>,
     /// Whether all of the lost time had a price.
     pub lost_is_priced: bool,
     /// GPU-seconds that it loses an hour now; null where that is not measured.
     pub losing_gpu_seconds_per_hour: Option<u64>,
-    /// What it loses an hour now, nano-USD; null without a price, or where it is not measured.
+    /// What it loses an hour now, nano-units of `currency`; null without a price, or where it is not measured.
     pub losing_nano_usd_per_hour: Option<i64>,
     /// GPU-seconds at stake, unobserved or repeated; null where `figure` is none of these.
     pub stake_gpu_seconds: Option<f64>,
-    /// What they cost, nano-USD; null without a price.
+    /// What they cost, nano-units of `currency`; null without a price.
     pub stake_nano_usd: Option<i64>,
     /// How many GPU-seconds more an hour.
     pub stake_gpu_seconds_per_hour: Option<u64>,
-    /// What these cost, nano-USD; null without a price.
+    /// What these cost, nano-units of `currency`; null without a price.
     pub stake_nano_usd_per_hour: Option<i64>,
     /// Who works on it.
     pub acknowledged_by: Option<String>,
@@ -229,7 +232,7 @@ pub async fn incidents(
         next.map(|it| paging::write_cursor(&[it.since.millis().to_string(), it.id.to_string()]));
     let items = stored.iter().map(|it| {
         let newest = web.app.incidents.get(it.id);
-        known(newest.as_ref().unwrap_or(it))
+        known(newest.as_ref().unwrap_or(it), web.app.currency())
     });
     Ok(Json(Page {
         items: items.collect(),
@@ -249,8 +252,7 @@ pub async fn incident(
     let found = find(&web, &grant, id).await?;
     found
         .as_ref()
-        .map(known)
-        .map(Json)
+        .map(|it| Json(known(it, web.app.currency())))
         .ok_or_else(|| unknown(id))
 }
 
@@ -286,7 +288,7 @@ pub async fn say(
         Err(error) => return Ok(problem::refused(&error)),
     };
     let changed = said(&web, (&headers, peer), &grant, id, &words).await?;
-    Ok((StatusCode::OK, Json(known(&changed))).into_response())
+    Ok((StatusCode::OK, Json(known(&changed, web.app.currency()))).into_response())
 }
 
 /// Does what a person says to an incident, and writes down who says so.
@@ -408,8 +410,8 @@ fn place(cursor: &str) -> Result<IncidentPlace, Problem> {
     })
 }
 
-/// An incident as the API tells it.
-pub(crate) fn known(incident: &Incident) -> IncidentKnown {
+/// An incident as the API tells it, its money in this currency.
+pub(crate) fn known(incident: &Incident, currency: &str) -> IncidentKnown {
     let time = |at: Option<Timestamp>| at.map(text::rfc3339);
     let evidence = incident.evidence.iter().map(|it| EvidenceKnown {
         at: text::rfc3339(it.at),
@@ -439,7 +441,8 @@ pub(crate) fn known(incident: &Incident) -> IncidentKnown {
         figure: incident.basis.figure().name(),
         reckoned: incident.basis.words(),
         is_least: incident.is_least,
-        price: price(incident),
+        currency: currency.to_owned(),
+        price: price(incident, currency),
         lost_gpu_seconds: lost.map(Lost::gpu_seconds),
         lost_nano_usd: lost.and_then(Lost::nano_usd),
         lost_is_priced: incident.lost.is_priced(),

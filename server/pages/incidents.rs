@@ -138,6 +138,7 @@ pub struct Headline {
 /// `GET /incidents`.
 pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let view = web.views.get(&web.app).await;
+    let currency = web.app.currency();
     let filter = IncidentFilter {
         cluster: frame.grant.cluster.clone(),
         state: Some(Life::Resolved),
@@ -153,9 +154,12 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let over: Vec<Row> = over
         .iter()
         .filter(is_open)
-        .map(|it| row(it, &view, frame.at))
+        .map(|it| row(it, &view, frame.at, currency))
         .collect();
-    let open: Vec<Row> = open.iter().map(|it| row(it, &view, frame.at)).collect();
+    let open: Vec<Row> = open
+        .iter()
+        .map(|it| row(it, &view, frame.at, currency))
+        .collect();
     let count = |of| {
         let mark = words::watermark(of);
         open.iter().filter(|it| it.mark == mark).count()
@@ -218,11 +222,11 @@ pub async fn show_one(
             .iter()
             .map(|it| told_entry(it, shows_why(&frame.grant)))
             .collect(),
-        row: row(&incident, &view, frame.at),
+        row: row(&incident, &view, frame.at, web.app.currency()),
         job: run_of(&incident.place_and_run())
             .map(|key| (address::run(&key), Name::new(&key.run.job.name))),
         runbook: runbook::address(crate::notify::runbook::of(&incident)),
-        facts: facts(&incident, frame.at),
+        facts: facts(&incident, frame.at, web.app.currency()),
         evidence: incident
             .evidence
             .iter()
@@ -241,8 +245,8 @@ pub async fn show_one(
     frame::page(StatusCode::OK, &page)
 }
 
-/// What the fleet page says; nothing when nothing is wrong.
-pub fn headline(incidents: &[Incident], view: &FleetView) -> Option<Headline> {
+/// What the fleet page says, with money in this currency; nothing when nothing is wrong.
+pub fn headline(incidents: &[Incident], view: &FleetView, currency: &str) -> Option<Headline> {
     let live = incidents.iter().filter(|it| is_live(it));
     let mut shown: Vec<&Incident> = live.collect();
     // What is simulated is in no live sum: it is said here only where nothing live is wrong.
@@ -250,11 +254,11 @@ pub fn headline(incidents: &[Incident], view: &FleetView) -> Option<Headline> {
         shown = incidents.iter().collect();
     }
     let worst = shown.iter().min_by_key(|it| rank(it))?;
-    let all_cost = all_cost(shown.iter().copied()).filter(|_| shown.len() > 1);
+    let all_cost = all_cost(shown.iter().copied(), currency).filter(|_| shown.len() > 1);
     Some(Headline {
         count: text::counted(shown.len(), "incident", "incidents"),
         all_cost,
-        worst: row(worst, view, view.at),
+        worst: row(worst, view, view.at, currency),
     })
 }
 
@@ -271,7 +275,7 @@ fn rank(incident: &Incident) -> (std::cmp::Reverse<(u8, u64)>, Timestamp) {
     (std::cmp::Reverse((severity, loses)), incident.since)
 }
 
-fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
+fn row(incident: &Incident, view: &FleetView, now: Timestamp, currency: &str) -> Row {
     let until = incident.resolved_at.unwrap_or(now);
     let lasted = text::span(until.millis() - incident.since.millis());
     Row {
@@ -280,8 +284,8 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
         place_address: address::place(&incident.place),
         what: Name::sentence(&incident.what),
         cause: incident.cause.is_known().then(|| incident.cause.words()),
-        costs: costs(incident),
-        lost: lost(incident),
+        costs: costs(incident, currency),
+        lost: lost(incident, currency),
         since: Moment {
             text: text::moment(incident.since),
             datetime: text::rfc3339(incident.since),
@@ -297,13 +301,13 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
     }
 }
 
-fn facts(incident: &Incident, now: Timestamp) -> Vec<(&'static str, String)> {
+fn facts(incident: &Incident, now: Timestamp, currency: &str) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("Kind", incident.family.name().replace('_', " ")),
         ("Cause", why(incident)),
         ("Began", text::moment(incident.since)),
         ("Last seen", text::ago(now, incident.seen_at)),
-        ("Price", price(incident)),
+        ("Price", price(incident, currency)),
     ];
     if let Some(at) = incident.resolved_at {
         facts.push(("Over", text::moment(at)));

@@ -60,7 +60,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let at = frame.at;
     let jobs = found.into_iter().map(|stored: KnownRun| {
         let open = web.app.incidents.of_run(&stored.key);
-        let job = |key: &RunKey, run: &Run| job(key, run, &open, at);
+        let job = |key: &RunKey, run: &Run| job(key, run, &open, at, web.app.currency());
         lookup::as_it_is(&web.app, stored, job)
     });
     let page = JobsPage {
@@ -72,7 +72,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     frame::page(StatusCode::OK, &page)
 }
 
-fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp) -> Job {
+fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp, currency: &str) -> Job {
     let facts = &run.facts;
     let state = run.state(at);
     let ending = facts.ending.as_ref();
@@ -92,7 +92,7 @@ fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp) -> Job {
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
         sentence: text::harmless(
-            &sentences::sentence(run, open, at),
+            &sentences::sentence(run, open, at, currency),
             sentences::LISTED_CHARACTERS,
         ),
         ranks: match (known, facts.world) {

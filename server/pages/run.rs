@@ -200,6 +200,7 @@ fn page(
     (minutes, start, end): (i64, Timestamp, Timestamp),
 ) -> RunPage {
     let state = run.state(frame.at);
+    let currency = web.app.currency();
     let here = address::run(key);
     let attempts = past.attempts.all().iter().take(ATTEMPTS).map(|it| {
         let (number, address) = (it.key.run.attempt, address::run(&it.key));
@@ -229,10 +230,10 @@ fn page(
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
         sentence: text::harmless(
-            &sentences::sentence(run, &open, frame.at),
+            &sentences::sentence(run, &open, frame.at, currency),
             sentences::SHOWN_CHARACTERS,
         ),
-        incidents: Beside::of(open, view, frame.at),
+        incidents: Beside::of(open, view, frame.at, currency),
         figures: parts::figures(web, (key, run), &past, frame.at),
         ranges: RANGES
             .iter()
@@ -258,7 +259,7 @@ fn page(
         loss_marks: marks::of_curves(&past.changed, &loss::minutes(&(start..end))),
         range_from: text::moment(start),
         range_to: text::moment(end),
-        ending: ending.map(|it| parts::ending(it, past.cost.of_lost_steps(run).ok())),
+        ending: ending.map(|it| parts::ending(it, past.cost.of_lost_steps(run).ok(), currency)),
         ranks,
         more_ranks,
         fingerprint: pairs(&run.facts.fingerprint),
@@ -285,5 +286,5 @@ fn of_adviser(
     let second = hour.map(|it| it / 3_600);
     let profile = profile(key, run, &web.app.fleet, second, &web.specs)?;
     let profile = with_failures(profile, broke_off);
-    Some(advice::advisory(&profile, run))
+    Some(advice::advisory(&profile, run, web.app.currency()))
 }
