@@ -249,11 +249,8 @@ pub async fn incident(
     Extension(grant): Extension<Grant>,
     Place(id): Place<Uuid>,
 ) -> Result<Json<IncidentKnown>, Problem> {
-    let found = find(&web, &grant, id).await?;
-    found
-        .as_ref()
-        .map(|it| Json(known(it, web.app.currency())))
-        .ok_or_else(|| unknown(id))
+    let found = find(&web, &grant, id).await?.ok_or_else(|| unknown(id))?;
+    Ok(Json(known(&found, web.app.currency())))
 }
 
 /// An incident that a reader may see, the newest that is known of it.
