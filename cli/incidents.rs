@@ -165,8 +165,8 @@ fn table(incidents: &[Value]) -> Table {
             place(&it["place"], &it["origin"]),
             words::text(&it["what"]),
             words::text(&it["confidence"]),
-            words::nano_dollars(&it["losing_nano_usd_per_hour"]),
-            words::nano_dollars(&it["lost_nano_usd"]),
+            words::nano_money(&it["losing_nano_usd_per_hour"], it),
+            words::nano_money(&it["lost_nano_usd"], it),
             state(it),
             words::text(&it["id"]),
         ]);
@@ -252,9 +252,9 @@ fn about(it: &Value, server: &str) -> String {
     line("owner", words::text(&it["owner"]));
     line(
         "costs/h",
-        words::nano_dollars(&it["losing_nano_usd_per_hour"]),
+        words::nano_money(&it["losing_nano_usd_per_hour"], it),
     );
-    line("lost", words::nano_dollars(&it["lost_nano_usd"]));
+    line("lost", words::nano_money(&it["lost_nano_usd"], it));
     line("price", words::text(&it["price"]));
     let items = |name: &str| it[name].as_array().cloned().unwrap_or_default();
     for evidence in items("evidence") {

@@ -136,25 +136,28 @@ pub struct IncidentKnown {
     pub reckoned: &'static str,
     /// Whether a place that is in it has no figure, so that it costs this at least.
     pub is_least: bool,
+    /// What its money is in, as ISO 4217 has it: `cost.currency`. Nothing is converted, also where a name says USD.
+    #[schema(example = "USD")]
+    pub currency: String,
     /// Its price in one sentence.
     pub price: String,
     /// GPU-seconds lost to it so far; null where that was not measured.
     pub lost_gpu_seconds: Option<f64>,
-    /// What they cost, nano-USD; null without a price, or where it was not measured.
+    /// What they cost, nano-units of `currency`; null without a price, or where it was not measured.
     pub lost_nano_usd: Option<i64>,
     /// Whether all of the lost time had a price.
     pub lost_is_priced: bool,
     /// GPU-seconds that it loses an hour now; null where that is not measured.
     pub losing_gpu_seconds_per_hour: Option<u64>,
-    /// What it loses an hour now, nano-USD; null without a price, or where it is not measured.
+    /// What it loses an hour now, nano-units of `currency`; null without a price, or where it is not measured.
     pub losing_nano_usd_per_hour: Option<i64>,
     /// GPU-seconds at stake, unobserved or repeated; null where `figure` is none of these.
     pub stake_gpu_seconds: Option<f64>,
-    /// What they cost, nano-USD; null without a price.
+    /// What they cost, nano-units of `currency`; null without a price.
     pub stake_nano_usd: Option<i64>,
     /// How many GPU-seconds more an hour.
     pub stake_gpu_seconds_per_hour: Option<u64>,
-    /// What these cost, nano-USD; null without a price.
+    /// What these cost, nano-units of `currency`; null without a price.
     pub stake_nano_usd_per_hour: Option<i64>,
     /// Who works on it.
     pub acknowledged_by: Option<String>,
@@ -237,11 +240,17 @@ fn unknown(id: Uuid) -> Problem {
 /// An incident as the API tells it now, and whose it is.
 fn known_now(web: &Web, incident: &Incident) -> IncidentKnown {
     let owner = web.app.incidents.owner_of(incident);
-    known(incident, Some(owner), web.app.clock.now())
+    let now = web.app.clock.now();
+    known(incident, Some(owner), now, web.app.currency())
 }
 
-/// An incident as the API tells it at this moment, and whose it is.
-pub(crate) fn known(incident: &Incident, owner: Option<String>, now: Timestamp) -> IncidentKnown {
+/// An incident as the API tells it at this moment, whose it is, and its money in this currency.
+pub(crate) fn known(
+    incident: &Incident,
+    owner: Option<String>,
+    now: Timestamp,
+    currency: &str,
+) -> IncidentKnown {
     let time = |at: Option<Timestamp>| at.map(text::rfc3339);
     let evidence = incident.evidence.iter().map(|it| EvidenceKnown {
         at: text::rfc3339(it.at),
@@ -274,7 +283,8 @@ pub(crate) fn known(incident: &Incident, owner: Option<String>, now: Timestamp) 
         figure: incident.basis.figure().name(),
         reckoned: incident.basis.words(),
         is_least: incident.is_least,
-        price: price(incident),
+        currency: currency.to_owned(),
+        price: price(incident, currency),
         lost_gpu_seconds: lost.map(Lost::gpu_seconds),
         lost_nano_usd: lost.and_then(Lost::nano_usd),
         lost_is_priced: incident.lost.is_priced(),

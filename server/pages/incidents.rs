@@ -161,6 +161,7 @@ pub async fn show(
         }
     };
     let view = web.views.get(&web.app).await;
+    let currency = web.app.currency();
     let filter = IncidentFilter {
         state: Some(Life::Resolved),
         ..only.filter.clone()
@@ -173,13 +174,13 @@ pub async fn show(
     let over: Vec<Row> = over
         .iter()
         .filter(|it| !known.iter().any(|known| known.id == it.id) && filter.is_met(it))
-        .map(|it| row(it, &view, frame.at))
+        .map(|it| row(it, &view, frame.at, currency))
         .collect();
     let mut open: Vec<&Incident> = known.iter().filter(|it| only.filter.is_met(it)).collect();
     open.sort_by_key(|it| (!is_live(it), rank(it)));
     let open: Vec<Row> = open
         .into_iter()
-        .map(|it| row(it, &view, frame.at))
+        .map(|it| row(it, &view, frame.at, currency))
         .collect();
     let silences = silences(&web, &known, &view, &frame);
     let count = |of| {
@@ -261,11 +262,16 @@ pub async fn show_one(
             .iter()
             .map(|it| told_entry(it, shows_why(&frame.grant)))
             .collect(),
-        row: row(&incident, &view, frame.at),
+        row: row(&incident, &view, frame.at, web.app.currency()),
         job: run_of(&incident.place_and_run())
             .map(|key| (address::run(&key), Name::new(&key.run.job.name))),
         runbook: runbook::address(crate::notify::runbook::of(&incident)),
-        facts: facts(&incident, &web.app.incidents.owner_of(&incident), frame.at),
+        facts: facts(
+            &incident,
+            &web.app.incidents.owner_of(&incident),
+            frame.at,
+            web.app.currency(),
+        ),
         evidence: incident
             .evidence
             .iter()
@@ -284,8 +290,8 @@ pub async fn show_one(
     frame::page(StatusCode::OK, &page)
 }
 
-/// What the fleet page says; nothing when nothing is wrong.
-pub fn headline(incidents: &[Incident], view: &FleetView) -> Option<Headline> {
+/// What the fleet page says, with money in this currency; nothing when nothing is wrong.
+pub fn headline(incidents: &[Incident], view: &FleetView, currency: &str) -> Option<Headline> {
     let live = incidents.iter().filter(|it| is_live(it));
     let mut shown: Vec<&Incident> = live.collect();
     // What is simulated is in no live sum: it is said here only where nothing live is wrong.
@@ -293,11 +299,11 @@ pub fn headline(incidents: &[Incident], view: &FleetView) -> Option<Headline> {
         shown = incidents.iter().collect();
     }
     let worst = shown.iter().min_by_key(|it| rank(it))?;
-    let all_cost = all_cost(shown.iter().copied()).filter(|_| shown.len() > 1);
+    let all_cost = all_cost(shown.iter().copied(), currency).filter(|_| shown.len() > 1);
     Some(Headline {
         count: text::counted(shown.len(), "incident", "incidents"),
         all_cost,
-        worst: row(worst, view, view.at),
+        worst: row(worst, view, view.at, currency),
     })
 }
 
@@ -314,7 +320,7 @@ fn rank(incident: &Incident) -> (std::cmp::Reverse<(u8, u64)>, Timestamp) {
     (std::cmp::Reverse((severity, loses)), incident.since)
 }
 
-fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
+fn row(incident: &Incident, view: &FleetView, now: Timestamp, currency: &str) -> Row {
     let until = incident.resolved_at.unwrap_or(now);
     let lasted = text::span(until.millis() - incident.since.millis());
     Row {
@@ -323,8 +329,8 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
         place_address: address::place(&incident.place),
         what: Name::sentence(&incident.what),
         cause: incident.cause.is_known().then(|| incident.cause.words()),
-        costs: costs(incident),
-        lost: lost(incident),
+        costs: costs(incident, currency),
+        lost: lost(incident, currency),
         since: Moment {
             text: text::moment(incident.since),
             datetime: text::rfc3339(incident.since),
@@ -344,14 +350,19 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
     }
 }
 
-fn facts(incident: &Incident, owner: &str, now: Timestamp) -> Vec<(&'static str, String)> {
+fn facts(
+    incident: &Incident,
+    owner: &str,
+    now: Timestamp,
+    currency: &str,
+) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("Kind", incident.family.name().replace('_', " ")),
         ("Cause", why(incident)),
         ("Owner", text::harmless(owner, text::SHOWN_CHARACTERS)),
         ("Began", text::moment(incident.since)),
         ("Last seen", text::ago(now, incident.seen_at)),
-        ("Price", price(incident)),
+        ("Price", price(incident, currency)),
     ];
     if let Some(at) = incident.resolved_at {
         facts.push(("Over", text::moment(at)));
