@@ -174,7 +174,7 @@ fn nothing(asked: &JobsAsked, is_all: bool) -> String {
     words
 }
 
-fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp) -> Job {
+fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp, currency: &str) -> Job {
     let facts = &run.facts;
     let state = run.state(at);
     let ending = facts.ending.as_ref();

@@ -351,7 +351,7 @@ mod tests {
         let mut run = Run::default();
         let told = vec![(training::LAST_STEP.id, 1_496.0)];
         run.ranks.entry(0).or_default().facts.readings = told;
-        let said = running(&run, &[], Timestamp::default());
+        let said = running(&run, &[], Timestamp::default(), "USD");
         assert_eq!(
             said,
             "Runs, at step 1\u{202f}496; how fast is not known yet."
