@@ -1,5 +1,5 @@
 //! Who holds which GPU, and what this node is: pods by the kubelet and the Kubernetes API, Slurm jobs by
-//! cgroup, prolog and `scontrol`, else whose processes compute there.
+//! cgroup, prolog, `squeue` and `scontrol`, else whose processes compute there.
 //!
 //! A reader as any other: what it returns of a GPU or share are attributes, which the collector lays
 //! beside those of the reader that measures it. Nothing is looked up when a reading is taken. What the
@@ -7,8 +7,8 @@
 //! as that nobody holds it.
 //!
 //! Read in this order: [`users`], [`kubelet`], [`devices`] and [`replicas`], [`cgroup`] and [`processes`], [`api`] and
-//! [`cluster`] with [`pods`] and [`labels`], [`slurm`] and [`prolog`], [`names`], [`look`], [`node`] and [`metadata`];
-//! [`held`] lays it together.
+//! [`cluster`] with [`pods`] and [`labels`], [`slurm`], [`prolog`], [`allocations`] and [`given`], [`names`], [`look`],
+//! [`node`] and [`metadata`]; [`by_process`] and [`held`] lay it together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use gpufleet_program::kubernetes;
 use gpufleet_program::section;
 use gpufleet_telemetry::catalog::{Metric, own};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
-use gpufleet_telemetry::identity::{Origin, Part, PartKind, Resource, ResourceKind, attribute};
+use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind, attribute};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
 
 use crate::config::Config;
@@ -50,6 +50,10 @@ pub mod slurm;
 
 mod prolog;
 
+mod allocations;
+
+mod given;
+
 mod names;
 
 mod look;
@@ -62,10 +66,15 @@ mod standing;
 
 mod answers;
 
+mod by_process;
+
 mod held;
+
+mod resources;
 
 pub mod bytes;
 
+use allocations::Allocations;
 use answers::Answers;
 use cluster::Cluster;
 use held::{Found, Known, Kubelet};
@@ -77,7 +86,7 @@ use processes::Processes;
 use prolog::Prolog;
 use slurm::Slurm;
 use standing::{Source, Standing};
-use users::{Card, Users};
+use users::Users;
 
 section! {
     /// Who holds which GPU: pods, Slurm jobs, processes.
@@ -107,6 +116,11 @@ section! {
         pub namespace_labels: Vec<String> = vec!["team".to_owned()],
         /// The program that knows Slurm's jobs; by its name it is looked for as the shell does.
         pub scontrol_path: PathBuf = PathBuf::from("scontrol"),
+        /// The program that knows which GPUs they have; asked, with that one, while nothing else says who has a GPU.
+        /// Empty: neither is asked for that.
+        pub squeue_path: PathBuf = PathBuf::from("squeue"),
+        /// The node's name in Slurm; empty: its name here, up to the first dot.
+        pub slurm_node: String = String::new(),
         /// The folder in which Slurm's prolog writes which job has which GPU. Files from before the machine
         /// started do not count.
         pub slurm_jobs_folder: PathBuf = PathBuf::from("/var/lib/gpufleet-jobs"),
@@ -157,6 +171,7 @@ struct Tasks {
     cluster: Option<Cluster>,
     slurm: Slurm,
     names: Names,
+    allocations: Option<Allocations>,
     metadata: Option<Metadata>,
 }
 
@@ -238,10 +253,13 @@ impl Attribution {
 
     async fn round(&mut self, turn: &Turn) -> Readings {
         let tasks = self.tasks(&turn.node);
+        let allocations = tasks.allocations.as_ref().map(Allocations::known);
+        let (given, allocations) = allocations.unwrap_or_default();
         let answers = Answers {
             cluster: tasks.cluster.as_ref().map(Cluster::known),
             jobs: tasks.slurm.known().0,
             slurm: tasks.slurm.known().1,
+            allocations,
         };
         let in_cloud = tasks.metadata.as_ref().map(Metadata::known);
         let names = tasks.names.known();
@@ -252,7 +270,7 @@ impl Attribution {
         let seen = &self.look.seen;
         self.has_slurm = self.has_slurm
             || seen.prolog.is_some()
-            || seen.looked.has_slurm()
+            || !seen.looked.jobs().is_empty()
             || slurm::is_node(&self.root);
         let why = self
             .kubelet
@@ -271,18 +289,23 @@ impl Attribution {
                 None if self.has_slurm => held::Slurm::Silent,
                 None => held::Slurm::NotHere,
             },
+            given: given.as_deref(),
             looked: &self.look.seen.looked,
             names: &answers,
         });
         let sources = self.sources(&answers);
         let events = self.events(&sources, turn);
         self.tell_strange(&found);
-        let mut resources = held_resources(&cards, &found);
+        let mut resources = resources::resources(&cards, &found);
         resources.extend(replicas::resources(&cards, &found.replicas, &turn.node));
         resources.push(self.node(turn, &answers, in_cloud.as_deref(), &sources, &found));
         if let Some(tasks) = &self.tasks {
             tasks.slurm.want(found.jobs);
             tasks.names.want(unnamed);
+            if let Some(allocations) = &tasks.allocations {
+                let is_wanted = self.has_slurm && found.asks_slurm;
+                allocations.want(is_wanted, self.look.seen.looked.jobs());
+            }
             if let Some(cluster) = &tasks.cluster {
                 cluster.want(found.namespaces);
             }
@@ -301,6 +324,7 @@ impl Attribution {
             cluster: Cluster::start(&node.node, config),
             slurm: Slurm::start(&config.scontrol_path),
             names: Names::start(getent),
+            allocations: Allocations::of(config, &node.node),
             metadata: Metadata::start(server, sys),
         })
     }
@@ -330,11 +354,12 @@ impl Attribution {
         let is_asked = self.has_kubelet && !self.config.kubelet_socket.as_os_str().is_empty();
         let kubelet = is_asked.then(|| self.kubelet.clone());
         let cluster = answers.cluster.as_ref().map(|it| it.standing.clone());
-        let slurm = (answers.slurm != Standing::default()).then(|| answers.slurm.clone());
+        let was_asked = |it: &Standing| (*it != Standing::default()).then(|| it.clone());
         [
             (Source::Kubelet, kubelet),
             (Source::Kubernetes, cluster),
-            (Source::Slurm, slurm),
+            (Source::Slurm, was_asked(&answers.slurm)),
+            (Source::Allocations, was_asked(&answers.allocations)),
         ]
         .into_iter()
         .filter_map(|(source, standing)| Some((source, standing?)))
@@ -462,28 +487,6 @@ impl Read for Attribution {
     fn read<'a>(&'a mut self, turn: Turn) -> ReadFuture<'a> {
         Box::pin(async move { Ok::<_, ReadError>(self.round(&turn).await) })
     }
-}
-
-/// The GPUs and shares, each with its holder.
-fn held_resources(cards: &[Card], found: &Found) -> Vec<ResourceSamples> {
-    let cards = cards.iter();
-    cards
-        .filter_map(|card| {
-            let told = &card.resource;
-            let facts = found.attributes.get(&told.id)?;
-            let mut resource = Resource::new(told.kind, Arc::clone(&told.id));
-            resource.attributes.extend(facts.iter().cloned());
-            // By these a share is known to be the same.
-            for name in [attribute::PARENT, attribute::MIG_GPU_INSTANCE] {
-                let value = told.attribute(name).unwrap_or_default();
-                resource = resource.with(name, value);
-            }
-            Some(ResourceSamples {
-                resource: Arc::new(resource),
-                samples: Vec::new(),
-            })
-        })
-        .collect()
 }
 
 #[cfg(test)]

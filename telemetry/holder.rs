@@ -36,7 +36,7 @@ pub enum Unknown {
     /// Replicas of a time-sliced GPU are held, and how many there are is not known: whoever holds one holds not all of
     /// it.
     PartHeld,
-    /// Processes are on it, and it cannot be seen whose they are.
+    /// Processes are on it, or a Slurm job has it, and it cannot be seen whose it is.
     Unnamed,
     /// Two hold the whole of it, which cannot be.
     ClaimedTwice,

@@ -13,6 +13,8 @@ pub(super) struct Answers {
     pub(super) cluster: Option<Snapshot>,
     pub(super) jobs: Arc<BTreeMap<u64, Facts>>,
     pub(super) slurm: Standing,
+    /// How those are doing who say which GPUs jobs have.
+    pub(super) allocations: Standing,
 }
 
 impl Names for Answers {

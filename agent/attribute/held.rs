@@ -1,9 +1,10 @@
 //! Who holds each GPU and share: everything that is known laid together. No I/O and no clock.
 //!
-//! The kubelet's word counts first, then Slurm's prolog, then whose the processes on the device are. What
-//! is not known has its reason. Replicas of a time-sliced device have a holder each where it is known how many there
-//! are; else nobody holds the device, since who has some of them has not the whole. Only who would know may say that nobody holds a device, so not a driver that
-//! lists no processes, and not while something that was given away has no place here.
+//! The kubelet's word counts first, then the kernel's on processes of Slurm's jobs, what Slurm's prolog wrote and what
+//! Slurm said when it was asked, then whose the other processes on the device are. What is not known has its reason.
+//! Replicas of a time-sliced device have a holder each where it is known how many there are; else nobody holds the device,
+//! since who has some of them has not the whole. Only who would know may say that nobody holds a device, so not a driver
+//! that lists no processes, and not while something that was given away has no place here.
 //!
 //! Limits: [`MAX_NAMED`].
 
@@ -13,10 +14,14 @@ use std::sync::Arc;
 use gpufleet_telemetry::holder::{Holder, Unknown};
 use gpufleet_telemetry::identity::{ResourceKind, attribute};
 
+use super::allocations::Given;
+use super::by_process::jobs_on;
 use super::devices::{Device, Directory};
+use super::given::{Asked, Words};
 use super::kubelet::{Held, List};
 use super::labels::Facts;
-use super::processes::{Looked, Process, Whose};
+use super::processes::Looked;
+use super::prolog::Wrote;
 use super::replicas::{Replica, Replicas, part_held, replicas};
 use super::users::Card;
 
@@ -39,8 +44,8 @@ pub(super) enum Kubelet<'a> {
 pub(super) enum Slurm<'a> {
     /// This is no node of Slurm.
     NotHere,
-    /// The jobs by GPU or share, as its prolog wrote them.
-    Wrote(&'a BTreeMap<Arc<str>, BTreeSet<u64>>),
+    /// What its prolog wrote.
+    Wrote(&'a Wrote),
     /// It gives GPUs to jobs, and there is no prolog that says which.
     Silent,
 }
@@ -74,6 +79,8 @@ pub(super) struct Known<'a, N> {
     pub(super) cards: &'a [Card],
     pub(super) kubelet: Kubelet<'a>,
     pub(super) slurm: Slurm<'a>,
+    /// What Slurm said when it was asked, not too long ago.
+    pub(super) given: Option<&'a Given>,
     pub(super) looked: &'a Looked,
     pub(super) names: &'a N,
 }
@@ -92,12 +99,14 @@ pub(super) struct Found {
     pub(super) strangers: BTreeSet<String>,
     /// The jobs that hold something.
     pub(super) jobs: BTreeSet<u64>,
+    /// Whether there is a GPU of which Slurm has to be asked who holds it: nothing else says so.
+    pub(super) asks_slurm: bool,
     /// The namespaces of the pods that hold something.
     pub(super) namespaces: BTreeSet<String>,
 }
 
 /// Who holds one device.
-enum Answer {
+pub(super) enum Answer {
     Pod {
         namespace: String,
         name: String,
@@ -122,6 +131,11 @@ struct Claim<'a> {
 pub(super) fn found<N: Names>(known: &Known<'_, N>) -> Found {
     let mut found = Found::default();
     let directory = Directory::new(known.cards);
+    let wrote = match known.slurm {
+        Slurm::Wrote(it) => Some(it),
+        Slurm::NotHere | Slurm::Silent => None,
+    };
+    let words = Words::new(known.cards, known.looked, wrote, known.given);
     let claims = claims(known, &directory, &mut found);
     let given_out = match known.kubelet {
         Kubelet::Said(List {
@@ -140,12 +154,18 @@ pub(super) fn found<N: Names>(known: &Known<'_, N>) -> Found {
         let claims = claims.get(id).map_or(&[][..], Vec::as_slice);
         let is_cut = cut.contains(id.as_ref());
         let of_replicas = given_out.get(id).filter(|_| !is_cut);
-        let of_replicas = of_replicas.and_then(|all| known.replicas(card, claims, all, &found));
+        let of_replicas = of_replicas.and_then(|all| {
+            let strangers = &found.strangers;
+            known.replicas(claims, all, &|| known.nobody(card, &words, strangers))
+        });
         // Of a card that is cut into instances, the instances are held, and nobody holds it any more; of a device
         // that is held by turns its replicas.
         let answer = match is_cut || of_replicas.is_some() {
             true => Answer::Nobody,
-            false => known.answer(card, claims, &found.strangers),
+            false => known.answer(card, claims, &words).unwrap_or_else(|| {
+                found.asks_slurm |= card.resource.kind == ResourceKind::Gpu;
+                known.asked(card, &words, &found.strangers)
+            }),
         };
         if let Some(answers) = of_replicas {
             let answers = answers.into_iter();
@@ -192,39 +212,50 @@ fn claims<'a, N: Names>(
 }
 
 impl<N: Names> Known<'_, N> {
-    fn answer(&self, card: &Card, claims: &[Claim<'_>], strangers: &BTreeSet<String>) -> Answer {
+    /// Who holds it by the kubelet, by the processes of Slurm's jobs or by what the prolog wrote; none where none of these
+    /// says.
+    fn answer(&self, card: &Card, claims: &[Claim<'_>], words: &Words<'_>) -> Option<Answer> {
         if let Some(answer) = self.claimed(claims) {
-            return answer;
+            return Some(answer);
         }
         let by_process = self.by_process(card);
         if let Kubelet::NotHeard(why) = self.kubelet {
             // Whose process it is, the kernel knows without the kubelet.
-            return match by_process {
+            return Some(match by_process {
                 Some(answer @ (Answer::Pod { .. } | Answer::Job(_))) => answer,
                 _ => Answer::Unknown(Unknown::NotHeard, why.to_owned()),
-            };
+            });
         }
-        let jobs = match self.slurm {
-            Slurm::Wrote(prolog) => prolog.get(&card.resource.id),
-            Slurm::NotHere | Slurm::Silent => None,
-        };
-        match jobs {
-            Some(jobs) if jobs.len() == 1 => Answer::Job(*jobs.first().expect("there is one")),
-            Some(jobs) if !jobs.is_empty() => {
-                let names = jobs.iter().map(|it| Holder::Slurm(*it).to_string());
-                Answer::Unknown(Unknown::Shared, listed(names))
+        let on_it = jobs_on(card, self.looked);
+        match words.written(card) {
+            Some(jobs) if on_it.is_subset(jobs) => Some(Answer::of_jobs(jobs)),
+            _ if on_it.is_empty() => None,
+            _ => by_process,
+        }
+    }
+
+    /// Who holds it by what Slurm said when it was asked, else whose the processes on it are.
+    fn asked(&self, card: &Card, words: &Words<'_>, strangers: &BTreeSet<String>) -> Answer {
+        let asked = words.asked(card);
+        if let Some(Asked::Jobs(jobs)) = asked {
+            return Answer::of_jobs(jobs);
+        }
+        self.by_process(card).unwrap_or_else(|| match asked {
+            Some(Asked::Held) => {
+                let words = "a Slurm job that squeue does not show; with PrivateData=jobs in slurm.conf make the \
+                    agent's user an operator of Slurm";
+                Answer::Unknown(Unknown::Unnamed, words.to_owned())
             }
-            _ => by_process.unwrap_or_else(|| self.nobody(card, strangers)),
-        }
+            _ => self.nobody(card, words, strangers),
+        })
     }
 
     /// Who holds each of the replicas that a device has, where pods hold some of these and nothing else of it.
     fn replicas(
         &self,
-        card: &Card,
         claims: &[Claim<'_>],
         all: &BTreeSet<u32>,
-        found: &Found,
+        nobody: &dyn Fn() -> Answer,
     ) -> Option<Vec<(u32, Answer)>> {
         let living = claims.iter().filter(|it| !self.is_over(it.held));
         let mut of: BTreeMap<u32, Vec<&Claim<'_>>> = BTreeMap::new();
@@ -237,30 +268,34 @@ impl<N: Names> Known<'_, N> {
         }
         let answer = |number: &u32| {
             let claims = of.get(number).map_or(&[][..], Vec::as_slice);
-            let held = self.held_by(claims);
-            (
-                *number,
-                held.unwrap_or_else(|| self.nobody(card, &found.strangers)),
-            )
+            (*number, self.held_by(claims).unwrap_or_else(nobody))
         };
         Some(all.iter().map(answer).collect())
     }
 
     /// That nobody holds it, where everybody who would know has said who holds what: the kubelet, Slurm,
     /// and the driver of its processes.
-    fn nobody(&self, card: &Card, strangers: &BTreeSet<String>) -> Answer {
+    fn nobody(&self, card: &Card, words: &Words<'_>, strangers: &BTreeSet<String>) -> Answer {
         if !strangers.is_empty() {
             let devices = listed(strangers.iter().cloned());
             let words = format!("the kubelet gave away {devices}, which may be this");
             return Answer::Unknown(Unknown::Unplaced, words);
         }
-        if self.slurm == Slurm::Silent {
-            let words =
-                "Slurm's prolog does not say which GPUs jobs have; install deploy/slurm/prolog.sh";
+        let is_free = words.asked(card) == Some(Asked::Free);
+        if self.slurm == Slurm::Silent && !is_free {
+            let words = "Slurm's prolog does not say which GPUs jobs have, nor do squeue and scontrol; install \
+                deploy/slurm/prolog.sh";
             return Answer::Unknown(Unknown::NotHeard, words.to_owned());
         }
+        if let Some(job) = words.refuted_by().filter(|_| !is_free) {
+            let words = format!(
+                "Slurm's prolog wrote numbers of other GPUs than job {job} computes on; install deploy/slurm/prolog.sh \
+                anew, which writes UUIDs"
+            );
+            return Answer::Unknown(Unknown::NotHeard, words);
+        }
         // deploy/slurm/prolog.sh names GPUs alone: that no file names an instance says nothing of it.
-        let is_unnamed = |prolog: &BTreeMap<_, _>| !prolog.contains_key(&card.resource.id);
+        let is_unnamed = |prolog: &Wrote| !prolog.of.contains_key(&card.resource.id);
         if card.resource.kind == ResourceKind::Share
             && matches!(self.slurm, Slurm::Wrote(prolog) if is_unnamed(prolog))
         {
@@ -334,89 +369,20 @@ impl<N: Names> Known<'_, N> {
         let held = living.iter().map(|it| it.held);
         Answer::Unknown(Unknown::PartHeld, part_held(held, why))
     }
-
-    /// Whose processes are on it; none where none are, or the driver does not say.
-    fn by_process(&self, card: &Card) -> Option<Answer> {
-        let ids = card.processes.as_ref().filter(|it| !it.is_empty())?;
-        let seen = ids.iter();
-        let seen: Vec<&Process> = seen
-            .filter_map(|it| self.looked.processes.get(it))
-            .collect();
-        let is_of_user = |it: &&&Process| matches!(it.whose, Whose::User { .. });
-        let groups = seen.iter().filter(|it| !is_of_user(it));
-        let groups: BTreeSet<&Whose> = groups.map(|it| &it.whose).collect();
-        let groups: Vec<Answer> = groups.into_iter().map(|it| self.group(it)).collect();
-        if groups.len() > 1 {
-            let names = groups.iter().map(Answer::words);
-            return Some(Answer::Unknown(Unknown::Shared, listed(names)));
-        }
-        if let Some(group) = groups.into_iter().next() {
-            return Some(group);
-        }
-        // Users share it as jobs do; of the processes of one the one that came first names him until it goes.
-        let users = seen.iter().filter_map(|it| match &it.whose {
-            Whose::User { user, .. } => Some(user.as_str()),
-            Whose::Pod(_) | Whose::Slurm(_) => None,
-        });
-        let users: BTreeSet<&str> = users.collect();
-        if users.len() > 1 {
-            let names = users.into_iter().map(|it| format!("process:{it}"));
-            return Some(Answer::Unknown(Unknown::Shared, listed(names)));
-        }
-        let oldest = seen.into_iter().min_by_key(|it| it.started);
-        Some(match oldest.map(|it| &it.whose) {
-            Some(Whose::User { user, name, .. }) => Answer::Process {
-                user: user.clone(),
-                name: name.clone(),
-            },
-            _ => self.unseen(ids),
-        })
-    }
-
-    /// Why none of these processes is there.
-    fn unseen(&self, ids: &[i32]) -> Answer {
-        let unseen = ids.iter().filter(|it| self.looked.unseen.contains(it));
-        match unseen.count() {
-            // Listed before they ended, or looked at before they began.
-            0 => Answer::Unknown(
-                Unknown::NotHeard,
-                "the processes on it ended or began in this round".to_owned(),
-            ),
-            count => {
-                let words = format!(
-                    "{count} processes that the agent cannot see; in Kubernetes set hostPID: true"
-                );
-                Answer::Unknown(Unknown::Unnamed, words)
-            }
-        }
-    }
-
-    /// The pod or job that a process is of.
-    fn group(&self, whose: &Whose) -> Answer {
-        match whose {
-            Whose::Slurm(job) => Answer::Job(*job),
-            Whose::User { user, name, .. } => Answer::Process {
-                user: user.clone(),
-                name: name.clone(),
-            },
-            Whose::Pod(uid) => match self.names.pod_of(uid) {
-                Some((namespace, name)) => Answer::Pod {
-                    namespace,
-                    name,
-                    container: String::new(),
-                },
-                None => {
-                    let words = format!("a pod with uid {uid}, which the API server did not name");
-                    Answer::Unknown(Unknown::Unnamed, words)
-                }
-            },
-        }
-    }
 }
 
 impl Answer {
+    /// That these jobs have it, of which there is one at least.
+    fn of_jobs(jobs: &BTreeSet<u64>) -> Self {
+        let names = jobs.iter().map(|it| Holder::Slurm(*it).to_string());
+        match jobs.first() {
+            Some(job) if jobs.len() == 1 => Self::Job(*job),
+            _ => Self::Unknown(Unknown::Shared, listed(names)),
+        }
+    }
+
     /// How a reason names it.
-    fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         match self {
             Self::Pod {
                 namespace, name, ..

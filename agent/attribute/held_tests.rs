@@ -4,6 +4,7 @@
 
 use gpufleet_telemetry::identity::Resource;
 
+use super::super::processes::{Process, Whose};
 use super::*;
 
 const POD_UID: &str = "0a1b2c3d-0000-1111-2222-333344445555";
@@ -101,13 +102,19 @@ fn list(held: &[Held]) -> List {
     }
 }
 
+/// What the prolog wrote, by numbers.
+fn wrote(of: BTreeMap<Arc<str>, BTreeSet<u64>>) -> Wrote {
+    let numbered = of.values().flatten().copied().collect();
+    Wrote { of, numbered }
+}
+
 fn look(kubelet: Kubelet<'_>, prolog: &[u64], on_it: Option<&[i32]>) -> Found {
     let id: Arc<str> = "GPU-0".into();
     let prolog = match prolog {
         [] => BTreeMap::new(),
         jobs => BTreeMap::from([(id, jobs.iter().copied().collect())]),
     };
-    look_with(kubelet, Slurm::Wrote(&prolog), on_it)
+    look_with(kubelet, Slurm::Wrote(&wrote(prolog)), on_it)
 }
 
 fn look_with(kubelet: Kubelet<'_>, slurm: Slurm<'_>, on_it: Option<&[i32]>) -> Found {
@@ -115,6 +122,7 @@ fn look_with(kubelet: Kubelet<'_>, slurm: Slurm<'_>, on_it: Option<&[i32]>) -> F
         cards: &[card(on_it)],
         kubelet,
         slurm,
+        given: None,
         looked: &looked(),
         names: &Someone,
     })
@@ -348,6 +356,7 @@ fn replicas_of_an_instance_have_their_holders_as_those_of_a_card_do() {
         cards: &[card(Some(&[])), share],
         kubelet: Kubelet::Said(&list),
         slurm: Slurm::NotHere,
+        given: None,
         looked: &looked(),
         names: &Someone,
     });
@@ -367,7 +376,8 @@ fn an_instance_that_slurm_s_prolog_does_not_name_may_be_a_job_s() {
         let found = found(&Known {
             cards: &[card(Some(&[])), share],
             kubelet: Kubelet::NotHere,
-            slurm: Slurm::Wrote(prolog),
+            slurm: Slurm::Wrote(&wrote(prolog.clone())),
+            given: None,
             looked: &looked(),
             names: &Someone,
         });
@@ -403,6 +413,7 @@ fn pods_that_share_a_claim_are_meant_to() {
             cards: &cards,
             kubelet: Kubelet::Said(&list),
             slurm: Slurm::NotHere,
+            given: None,
             looked: &Looked::default(),
             names: &Someone,
         });
@@ -548,6 +559,7 @@ fn of_a_card_that_is_cut_the_instances_are_held_and_not_the_card() {
         cards: &[card(Some(&[3])), share],
         kubelet: Kubelet::NotHere,
         slurm: Slurm::NotHere,
+        given: None,
         looked: &looked(),
         names: &Someone,
     });
@@ -561,4 +573,174 @@ fn of_a_card_that_is_cut_the_instances_are_held_and_not_the_card() {
         "process:ada/python3".to_owned(),
     );
     assert_eq!(found.attributes["MIG-1"], [holder]);
+}
+
+/// A node of two GPUs, `GPU-a` and `GPU-b`, of which the second has the first device file.
+struct Two {
+    a: Option<&'static [i32]>,
+    b: Option<&'static [i32]>,
+    wrote: Option<Wrote>,
+    given: Option<Given>,
+}
+
+impl Two {
+    /// What is told of `GPU-a` and of `GPU-b`, and whether Slurm has to be asked.
+    fn told(&self) -> (String, String, bool) {
+        let gpu = |id: &str, index: &str, minor: &str, on_it: Option<&[i32]>| Card {
+            resource: Arc::new(
+                Resource::new(ResourceKind::Gpu, id)
+                    .with(attribute::GPU_INDEX, index)
+                    .with(attribute::GPU_MINOR, minor),
+            ),
+            processes: on_it.map(<[i32]>::to_vec),
+        };
+        let found = found(&Known {
+            cards: &[
+                gpu("GPU-a", "0", "1", self.a),
+                gpu("GPU-b", "1", "0", self.b),
+            ],
+            kubelet: Kubelet::NotHere,
+            slurm: self.wrote.as_ref().map_or(Slurm::Silent, Slurm::Wrote),
+            given: self.given.as_ref(),
+            looked: &looked(),
+            names: &Someone,
+        });
+        let told = |id: &str| {
+            let told = [attribute::HOLDER, attribute::HOLDER_UNKNOWN];
+            let mut told = found.attributes[id]
+                .iter()
+                .filter(|it| told.contains(&it.0.as_str()));
+            told.next().map(|it| it.1.clone()).unwrap_or_default()
+        };
+        (told("GPU-a"), told("GPU-b"), found.asks_slurm)
+    }
+
+    #[track_caller]
+    fn check(&self, a: &str, b: &str, asks: bool) {
+        let told = self.told();
+        assert!(told.0.starts_with(a), "GPU-a: {told:?}");
+        assert!(told.1.starts_with(b), "GPU-b: {told:?}");
+        assert_eq!(
+            (told.0.is_empty(), told.1.is_empty()),
+            (a.is_empty(), b.is_empty()),
+            "{told:?}"
+        );
+        assert_eq!(told.2, asks, "{told:?}");
+    }
+}
+
+const NONE: Option<&[i32]> = Some(&[]);
+
+/// What the prolog wrote, by numbers.
+fn by_number(of: &[(&str, &[u64])]) -> Option<Wrote> {
+    let of = of.iter();
+    let of = of.map(|(id, jobs)| (Arc::from(*id), jobs.iter().copied().collect()));
+    Some(wrote(of.collect()))
+}
+
+/// What Slurm said when it was asked, of this many GPUs.
+fn said(total: usize, used: &[u32], of: &[(u32, &[u64])]) -> Option<Given> {
+    let of = of.iter();
+    let of = of.map(|(gpu, jobs)| (*gpu, jobs.iter().copied().collect()));
+    Some(Given {
+        total,
+        used: used.iter().copied().collect(),
+        of: of.collect(),
+    })
+}
+
+#[test]
+fn a_process_of_a_job_is_believed_rather_than_what_the_prolog_wrote() {
+    // Process 2 is of job 7.
+    let node = |a, b, of: &[(&str, &[u64])]| Two {
+        a,
+        b,
+        wrote: by_number(of),
+        given: None,
+    };
+    let on_it: Option<&'static [i32]> = Some(&[2]);
+    node(on_it, NONE, &[("GPU-a", &[7])]).check("slurm:7", "", true);
+    node(on_it, NONE, &[("GPU-a", &[8])]).check("slurm:7", "", true);
+    node(on_it, NONE, &[("GPU-a", &[7, 8])]).check("shared: slurm:7, slurm:8", "", true);
+    // Its numbers are of other GPUs: then they say nothing of the rest either.
+    let other = "not_heard: Slurm's prolog wrote numbers of other GPUs than job 7 computes on";
+    node(on_it, NONE, &[("GPU-b", &[7])]).check("slurm:7", other, true);
+    node(on_it, NONE, &[("GPU-a", &[8]), ("GPU-b", &[7])]).check("slurm:7", other, true);
+    // A job that is on one of its own as well only goes beyond them.
+    node(on_it, on_it, &[("GPU-b", &[7])]).check("slurm:7", "slurm:7", false);
+    // A user's process may be a job's whose cgroup does not say so.
+    node(Some(&[3]), NONE, &[("GPU-a", &[8])]).check("slurm:8", "", true);
+    // What stands in files named by UUID is no number.
+    let mut by_id = node(on_it, NONE, &[("GPU-b", &[7])]);
+    by_id.wrote.as_mut().expect("written").numbered.clear();
+    by_id.check("slurm:7", "slurm:7", false);
+}
+
+#[test]
+fn what_slurm_says_when_it_is_asked_counts_where_neither_processes_nor_the_prolog_tell() {
+    let node = |a, b, given| Two {
+        a,
+        b,
+        wrote: None,
+        given,
+    };
+    let on_it: Option<&'static [i32]> = Some(&[2]);
+    // Slurm's first is the one with the first device file.
+    node(NONE, NONE, said(2, &[0], &[(0, &[9])])).check("", "slurm:9", true);
+    node(NONE, NONE, said(2, &[0, 1], &[(0, &[9]), (1, &[8, 9])])).check(
+        "shared: slurm:8, slurm:9",
+        "slurm:9",
+        true,
+    );
+    let unseen = "unnamed: a Slurm job that squeue does not show";
+    node(NONE, NONE, said(2, &[0], &[])).check("", unseen, true);
+    node(NONE, Some(&[3]), said(2, &[0], &[])).check("", "process:ada", true);
+    node(NONE, Some(&[3]), said(2, &[0], &[(0, &[9])])).check("", "slurm:9", true);
+    // That no job has it, is no word on users, nor on processes that the driver does not list.
+    node(Some(&[3]), None, said(2, &[], &[])).check("process:ada", "not_heard: the driver", true);
+    // A process of a job is newer than an answer, and shows as well that the order is another.
+    node(on_it, NONE, said(2, &[], &[])).check("slurm:7", "", true);
+    let silent = "not_heard: Slurm's prolog does not say";
+    node(on_it, NONE, said(2, &[0], &[(0, &[7])])).check("slurm:7", silent, true);
+    node(on_it, on_it, said(2, &[], &[])).check("slurm:7", "slurm:7", false);
+    // Of more or fewer GPUs than there are it cannot be known which it means.
+    for given in [None, said(1, &[], &[]), said(4, &[0], &[(0, &[9])])] {
+        node(NONE, NONE, given).check(silent, silent, true);
+    }
+}
+
+#[test]
+fn a_gpu_that_no_file_of_the_prolog_names_may_be_one_that_slurm_says_a_job_has() {
+    let node = |of: &[(&str, &[u64])], given| Two {
+        a: NONE,
+        b: NONE,
+        wrote: by_number(of),
+        given,
+    };
+    let both = || said(2, &[0, 1], &[(0, &[9]), (1, &[9])]);
+    node(&[("GPU-a", &[8])], both()).check("slurm:8", "slurm:9", true);
+    node(&[("GPU-a", &[8]), ("GPU-b", &[8])], both()).check("slurm:8", "slurm:8", false);
+    node(&[("GPU-a", &[])], both()).check("slurm:9", "slurm:9", true);
+    node(&[], None).check("", "", true);
+    node(&[], said(4, &[0], &[(0, &[9])])).check("", "", true);
+}
+
+#[test]
+fn slurm_s_numbers_are_of_no_card_of_a_node_with_instances() {
+    let share = Resource::new(ResourceKind::Share, "MIG-1").with(attribute::PARENT, "GPU-0");
+    let share = Card {
+        resource: Arc::new(share),
+        processes: Some(Vec::new()),
+    };
+    let given = said(1, &[], &[]);
+    let found = found(&Known {
+        cards: &[card(Some(&[])), share],
+        kubelet: Kubelet::NotHere,
+        slurm: Slurm::Silent,
+        given: given.as_ref(),
+        looked: &looked(),
+        names: &Someone,
+    });
+    assert_eq!(found.unknown, BTreeMap::from([("not_heard", 1)]));
+    assert!(!found.asks_slurm, "it would not help");
 }

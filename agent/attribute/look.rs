@@ -3,14 +3,13 @@
 //!
 //! Limit: [`LOOK_WITHIN`].
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
 use super::processes::{Looked, Processes};
-use super::prolog::Prolog;
+use super::prolog::{Prolog, Wrote};
 use super::users::Card;
 
 /// How long a look at processes may take. It is some hundred small files.
@@ -30,8 +29,8 @@ pub(super) struct Look {
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) looked: Looked,
-    /// Jobs by GPU or share, as Slurm's prolog wrote them; none where it has no folder.
-    pub(super) prolog: Option<BTreeMap<Arc<str>, BTreeSet<u64>>>,
+    /// What Slurm's prolog wrote; none where it has no folder.
+    pub(super) prolog: Option<Wrote>,
 }
 
 impl Look {

@@ -73,10 +73,14 @@ pub(super) struct Looked {
 }
 
 impl Looked {
-    /// Whether one of them is of a Slurm job.
-    pub(super) fn has_slurm(&self) -> bool {
-        let mut all = self.processes.values();
-        all.any(|it| matches!(it.whose, Whose::Slurm(_)))
+    /// The Slurm jobs that they are of.
+    pub(super) fn jobs(&self) -> BTreeSet<u64> {
+        let all = self.processes.values();
+        let jobs = all.filter_map(|it| match it.whose {
+            Whose::Slurm(job) => Some(job),
+            Whose::Pod(_) | Whose::User { .. } => None,
+        });
+        jobs.collect()
     }
 
     /// Gives users the names that the machine's own file does not have; the numbers of all users that it does not name.

@@ -1,5 +1,8 @@
-//! Which GPU Slurm gave to which job, as its prolog writes it: a file `<index>` for each GPU,
-//! `<index>.<instance>` for a MIG instance, a job's number a line.
+//! Which GPU Slurm gave to which job, as its prolog writes it: a file `<number>` for each GPU,
+//! `<number>.<instance>` for a MIG instance, or one with the UUID of either, a job's number a line.
+//!
+//! Slurm's number of a GPU (`SLURM_JOB_GPUS`) is that of its device file, /dev/nvidia`<number>`, which on many machines is
+//! not NVML's index. A job that stands in files named by UUID is taken from these alone.
 //!
 //! A node that went down with jobs on it has their files still when it comes back: what was written before
 //! the machine started does not count.
@@ -13,8 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gpufleet_telemetry::identity::{ResourceKind, attribute};
+use gpufleet_telemetry::identity::attribute;
 
+use super::given::numbers;
 use super::users::Card;
 
 /// Most files that are read: one for each instance of 16 GPUs, and as many again.
@@ -30,6 +34,15 @@ pub(super) struct Prolog {
     proc: PathBuf,
 }
 
+/// What the prolog wrote.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Wrote {
+    /// The jobs by GPU or share; none of one whose file names none.
+    pub(super) of: BTreeMap<Arc<str>, BTreeSet<u64>>,
+    /// The jobs that stand in files named by numbers, and in no other.
+    pub(super) numbered: BTreeSet<u64>,
+}
+
 impl Prolog {
     /// What it wrote in `folder`; `proc` tells when the machine started.
     pub(super) fn new(folder: &Path, proc: &Path) -> Self {
@@ -41,23 +54,39 @@ impl Prolog {
 
     /// The jobs that hold each GPU or share; none where there is no folder, so no prolog either, or one of
     /// its files may not be read.
-    pub(super) fn read(&self, cards: &[Card]) -> Option<BTreeMap<Arc<str>, BTreeSet<u64>>> {
+    pub(super) fn read(&self, cards: &[Card]) -> Option<Wrote> {
         let files = fs::read_dir(&self.folder).ok()?;
         let (names, started) = (names(cards), self.started());
         let mut found: BTreeMap<Arc<str>, BTreeSet<u64>> = BTreeMap::new();
+        let mut by_number = found.clone();
         for file in files.flatten().take(MAX_FILES) {
             let name = file.file_name();
-            let Some(id) = name.to_str().and_then(|it| names.get(it)) else {
+            let Some((name, id)) = name.to_str().and_then(|it| names.get_key_value(it)) else {
                 continue;
             };
-            match text(&file.path(), started) {
-                Ok(text) => found.entry(Arc::clone(id)).or_default().extend(jobs(&text)),
+            let text = match text(&file.path(), started) {
+                Ok(text) => text,
                 // The epilog was quicker.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(_) => return None,
-            }
+            };
+            let of = match **name == **id {
+                true => &mut found,
+                false => &mut by_number,
+            };
+            of.entry(Arc::clone(id)).or_default().extend(jobs(&text));
         }
-        Some(found)
+        let named: BTreeSet<u64> = found.values().flatten().copied().collect();
+        let mut numbered = BTreeSet::new();
+        for (id, mut jobs) in by_number {
+            jobs.retain(|it| !named.contains(it));
+            numbered.extend(jobs.iter().copied());
+            found.entry(id).or_default().extend(jobs);
+        }
+        Some(Wrote {
+            of: found,
+            numbered,
+        })
     }
 
     /// When the machine started.
@@ -90,97 +119,136 @@ pub fn understands(bytes: &[u8]) -> bool {
     jobs(&String::from_utf8_lossy(bytes)).next().is_some()
 }
 
-/// What the prolog calls each GPU and share.
+/// What a prolog may call each GPU and share: by the number of the card's device file, where it is not known of each card
+/// by NVML's index, and by its id.
 fn names(cards: &[Card]) -> BTreeMap<String, Arc<str>> {
-    let indexes = cards
-        .iter()
-        .filter(|it| it.resource.kind == ResourceKind::Gpu);
-    let indexes: BTreeMap<&str, &str> = indexes
-        .filter_map(|it| {
-            Some((
-                it.resource.id.as_ref(),
-                it.resource.attribute(attribute::GPU_INDEX)?,
-            ))
-        })
-        .collect();
+    let by_minor = numbers(cards, attribute::GPU_MINOR);
+    let known = by_minor.or_else(|| numbers(cards, attribute::GPU_INDEX));
+    let known = known.unwrap_or_default().into_iter();
+    let numbers: BTreeMap<&str, u32> = known.map(|(number, id)| (&**id, number)).collect();
     let name = |card: &Card| {
         let resource = &card.resource;
         match resource.attribute(attribute::PARENT) {
-            None => indexes.get(resource.id.as_ref()).map(|it| (*it).to_owned()),
+            None => Some(numbers.get(resource.id.as_ref())?.to_string()),
             Some(parent) => {
                 let instance = resource.attribute(attribute::MIG_GPU_INSTANCE)?;
-                Some(format!("{}.{instance}", indexes.get(parent)?))
+                Some(format!("{}.{instance}", numbers.get(parent)?))
             }
         }
     };
-    let named = cards.iter();
+    let mut named = BTreeMap::new();
+    for card in cards {
+        let id = &card.resource.id;
+        named.insert(id.to_string(), Arc::clone(id));
+        named.extend(name(card).map(|it| (it, Arc::clone(id))));
+    }
     named
-        .filter_map(|it| Some((name(it)?, Arc::clone(&it.resource.id))))
-        .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_telemetry::identity::Resource;
+    use gpufleet_telemetry::identity::{Resource, ResourceKind};
 
     use super::*;
 
-    #[test]
-    fn the_files_of_the_prolog_name_gpus_and_their_instances() {
-        let card = |kind, id: &str, attributes: [(&str, &str); 2]| {
-            let mut resource = Resource::new(kind, id);
-            for (name, value) in attributes {
-                resource = resource.with(name, value);
-            }
-            Card {
-                resource: Arc::new(resource),
-                processes: None,
-            }
-        };
-        let index = |index| [(attribute::GPU_INDEX, index), (attribute::GPU_MINOR, "5")];
-        let instance = [
+    fn card(kind: ResourceKind, id: &str, attributes: &[(&str, &str)]) -> Card {
+        let mut resource = Resource::new(kind, id);
+        for (name, value) in attributes {
+            resource = resource.with(name, *value);
+        }
+        Card {
+            resource: Arc::new(resource),
+            processes: None,
+        }
+    }
+
+    /// A GPU by NVML's index and the number of its device file.
+    fn gpu(id: &str, index: &str, minor: &str) -> Card {
+        let numbers = [(attribute::GPU_INDEX, index), (attribute::GPU_MINOR, minor)];
+        card(ResourceKind::Gpu, id, &numbers)
+    }
+
+    fn instance() -> Card {
+        let place = [
             (attribute::PARENT, "GPU-b"),
             (attribute::MIG_GPU_INSTANCE, "7"),
         ];
-        let cards = [
-            card(ResourceKind::Gpu, "GPU-a", index("0")),
-            card(ResourceKind::Gpu, "GPU-b", index("1")),
-            card(ResourceKind::Share, "MIG-c", instance),
-        ];
+        card(ResourceKind::Share, "MIG-c", &place)
+    }
+
+    fn wrote(of: &[(&str, &[u64])], numbered: &[u64]) -> Option<Wrote> {
+        let of = of.iter();
+        let of = of.map(|(id, jobs)| (Arc::from(*id), jobs.iter().copied().collect()));
+        Some(Wrote {
+            of: of.collect(),
+            numbered: numbered.iter().copied().collect(),
+        })
+    }
+
+    fn write(folder: &Path, files: &[(&str, &str)]) {
+        for (name, text) in files {
+            fs::write(folder.join(name), text).expect("written");
+        }
+    }
+
+    #[test]
+    fn the_files_of_the_prolog_name_gpus_and_their_instances() {
+        let cards = [gpu("GPU-a", "0", "0"), gpu("GPU-b", "1", "1"), instance()];
         let folder = tempfile::tempdir().expect("a folder");
-        for (name, text) in [
+        let files = [
             ("0", "77\n78\n"),
             ("1.7", "79\n"),
             ("9", "80\n"),
             (".next.1", "81\n"),
-        ] {
-            fs::write(folder.path().join(name), text).expect("written");
-        }
+        ];
+        write(folder.path(), &files);
         let proc = tempfile::tempdir().expect("a folder");
         let prolog = Prolog::new(folder.path(), proc.path());
-        let both = BTreeMap::from([
-            (Arc::from("GPU-a"), BTreeSet::from([77, 78])),
-            (Arc::from("MIG-c"), BTreeSet::from([79])),
-        ]);
-        assert_eq!(prolog.read(&cards), Some(both.clone()));
+        let both = wrote(&[("GPU-a", &[77, 78]), ("MIG-c", &[79])], &[77, 78, 79]);
+        assert_eq!(prolog.read(&cards), both);
         let absent = Prolog::new(&folder.path().join("none"), proc.path());
         assert_eq!(absent.read(&cards), None);
         // One of them is of before the machine started.
         fs::write(proc.path().join("stat"), "cpu 1 2\nbtime 1700000000\n").expect("written");
-        assert_eq!(prolog.read(&cards), Some(both));
+        assert_eq!(prolog.read(&cards), both);
         let old = File::open(folder.path().join("0")).expect("it is there");
         let before = UNIX_EPOCH + Duration::from_secs(1_699_999_999);
         old.set_modified(before).expect("its own file");
-        let rest = BTreeMap::from([
-            (Arc::from("GPU-a"), BTreeSet::new()),
-            (Arc::from("MIG-c"), BTreeSet::from([79])),
-        ]);
-        assert_eq!(prolog.read(&cards), Some(rest));
+        let rest = wrote(&[("GPU-a", &[]), ("MIG-c", &[79])], &[79]);
+        assert_eq!(prolog.read(&cards), rest);
         fs::create_dir(folder.path().join("1")).expect("a folder");
         assert_eq!(
             prolog.read(&cards),
             None,
             "what cannot be read may say a job"
         );
+    }
+
+    #[test]
+    fn a_number_is_that_of_the_device_file_and_the_index_only_where_that_is_not_known() {
+        let folder = tempfile::tempdir().expect("a folder");
+        write(
+            folder.path(),
+            &[("4", "77\n"), ("5.7", "79\n"), ("0", "80\n")],
+        );
+        let prolog = Prolog::new(folder.path(), folder.path());
+        let cards = [gpu("GPU-a", "0", "5"), gpu("GPU-b", "1", "4"), instance()];
+        let expected = wrote(&[("GPU-b", &[77])], &[77]);
+        assert_eq!(prolog.read(&cards), expected, "no GPU has device file 0");
+        let cards = [gpu("GPU-a", "4", "5"), gpu("GPU-b", "5", ""), instance()];
+        let expected = wrote(&[("GPU-a", &[77]), ("MIG-c", &[79])], &[77, 79]);
+        assert_eq!(prolog.read(&cards), expected);
+    }
+
+    #[test]
+    fn a_job_in_a_file_named_by_uuid_is_on_that_gpu_and_on_no_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = [("0", "77\n78\n"), ("GPU-a", "77\n"), ("MIG-c", "79\n")];
+        write(folder.path(), &files);
+        let prolog = Prolog::new(folder.path(), folder.path());
+        let cards = [gpu("GPU-a", "0", "1"), gpu("GPU-b", "1", "0"), instance()];
+        // 78 began before the prolog wrote such files.
+        let of: &[(&str, &[u64])] = &[("GPU-a", &[77]), ("GPU-b", &[78]), ("MIG-c", &[79])];
+        assert_eq!(prolog.read(&cards), wrote(of, &[78]));
     }
 }

@@ -1,7 +1,7 @@
 //! What Slurm knows of the jobs on this node: account, user and partition, by `scontrol`, asked once
 //! for each job.
 //!
-//! The job's number comes from the cgroup of its processes or from the prolog. A controller that does not
+//! The job's number comes from the cgroup of its processes, from the prolog or from `squeue`. A controller that does not
 //! answer costs the names and not the number.
 //!
 //! Limits: [`MAX_JOBS`], [`ANSWER_WITHIN`], [`MAX_ANSWER_BYTES`], [`ASK_AGAIN`].
@@ -35,11 +35,18 @@ const MAX_ANSWER_BYTES: u64 = 4 << 20;
 /// When a job is asked for again of which nothing could be learned.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
-/// What says that this is a node of Slurm.
-const SLURMD: [&str; 3] = [
+/// What says that this is a node of Slurm. Where the controller hands out the configuration (configless), slurmd keeps
+/// what it got in its own folder, with a link in /run; started by systemd it writes no pid file, and has a cgroup.
+const SLURMD: [&str; 9] = [
     "/etc/slurm/slurm.conf",
     "/run/slurmd.pid",
     "/var/run/slurm/slurmd.pid",
+    "/run/slurm/conf",
+    "/var/spool/slurmd/conf-cache/slurm.conf",
+    "/sys/fs/cgroup/system.slice/slurmd.service",
+    "/sys/fs/cgroup/system.slice/slurmstepd.scope",
+    "/sys/fs/cgroup/systemd/system.slice/slurmd.service",
+    "/sys/fs/cgroup/freezer/slurm",
 ];
 
 /// A job by `scontrol show job <id> --json`, of which this much is read.
@@ -81,7 +88,11 @@ struct State {
 
 /// Whether the machine under `root` is a node of Slurm.
 pub fn is_node(root: &Path) -> bool {
-    let is_there = |it: &&str| root.join(it.trim_start_matches('/')).exists();
+    // A link counts, though what it is to may not be looked at.
+    let is_there = |it: &&str| {
+        let path = root.join(it.trim_start_matches('/'));
+        path.symlink_metadata().is_ok()
+    };
     SLURMD.iter().any(is_there)
 }
 
@@ -174,17 +185,31 @@ impl Shared {
 
 /// What `scontrol` says of a job.
 async fn ask(scontrol: &Path, job: u64) -> Result<Facts, String> {
-    let name = scontrol.display();
-    let mut command = Command::new(scontrol);
+    let what = format!("job {job}");
+    let number = job.to_string();
+    let arguments = ["show", "job", number.as_str(), "--json"];
+    let answer = say(scontrol, "attribute.scontrol_path", &arguments, &what).await?;
+    facts(&answer).map_err(|why| format!("{} said of {what}: {why}", scontrol.display()))
+}
+
+/// What one of Slurm's commands prints of `what`; `key` is where the config says which program it is.
+pub(super) async fn say(
+    program: &Path,
+    key: &str,
+    arguments: &[&str],
+    what: &str,
+) -> Result<Vec<u8>, String> {
+    let name = program.display();
+    let mut command = Command::new(program);
     command
-        .args(["show", "job", &job.to_string(), "--json"])
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .kill_on_drop(true);
     let mut child = command
         .spawn()
-        .map_err(|error| format!("{name}: {error}; set attribute.scontrol_path"))?;
+        .map_err(|error| format!("{name}: {error}; set {key}"))?;
     let asked = async {
         let mut answer = Vec::new();
         let out = child.stdout.take().expect("it was asked for");
@@ -196,8 +221,8 @@ async fn ask(scontrol: &Path, job: u64) -> Result<Facts, String> {
             .await
             .map_err(|error| format!("{name}: {error}"))?;
         match status.success() {
-            true => facts(&answer).map_err(|why| format!("{name} said of job {job}: {why}")),
-            false => Err(format!("{name} failed with {status} for job {job}")),
+            true => Ok(answer),
+            false => Err(format!("{name} failed with {status} for {what}")),
         }
     };
     let answer = tokio::time::timeout(ANSWER_WITHIN, asked).await;
@@ -290,6 +315,29 @@ mod tests {
                 .expect_err("none")
                 .contains("attribute.scontrol_path")
         );
+    }
+
+    #[test]
+    fn a_node_that_got_its_configuration_from_the_controller_is_one_of_slurm_too() {
+        let root = tempfile::tempdir().expect("a folder");
+        assert!(!is_node(root.path()), "nothing of Slurm is there");
+        for path in [
+            "var/spool/slurmd/conf-cache/slurm.conf",
+            "sys/fs/cgroup/system.slice/slurmd.service/cgroup.procs",
+            "sys/fs/cgroup/freezer/slurm/uid_1000/tasks",
+            "etc/slurm/slurm.conf",
+        ] {
+            let root = tempfile::tempdir().expect("a folder");
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(&path, "").expect("written");
+            assert!(is_node(root.path()), "{}", path.display());
+        }
+        // The link in /run is to a folder that only root may look into.
+        fs::create_dir_all(root.path().join("run/slurm")).expect("made");
+        let link = root.path().join("run/slurm/conf");
+        std::os::unix::fs::symlink("/nowhere/conf-cache", link).expect("a link");
+        assert!(is_node(root.path()));
     }
 
     #[tokio::test]

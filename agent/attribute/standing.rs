@@ -11,8 +11,10 @@ pub(super) enum Source {
     Kubelet,
     /// The Kubernetes API.
     Kubernetes,
-    /// `scontrol`.
+    /// `scontrol`, of jobs.
     Slurm,
+    /// `squeue` and `scontrol`, of this node's GPUs.
+    Allocations,
 }
 
 /// How one of them is doing.
@@ -29,6 +31,7 @@ impl Source {
             Self::Kubelet => "kubelet",
             Self::Kubernetes => "kubernetes",
             Self::Slurm => "slurm",
+            Self::Allocations => "slurm_gpus",
         }
     }
 }

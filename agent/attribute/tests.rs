@@ -1,9 +1,11 @@
 //! The reader as a whole, on machines that are folders.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use gpufleet_program::clock::SystemClock;
 use gpufleet_telemetry::catalog::gpu;
+use gpufleet_telemetry::identity::Resource;
 use gpufleet_telemetry::time::Clock as _;
 
 use super::names::stand_in;
@@ -16,6 +18,7 @@ fn config(root: &Path) -> Config {
     config.attribute.kubelet_socket = root.join("pod-resources/kubelet.sock");
     config.attribute.slurm_jobs_folder = root.join("jobs");
     config.attribute.scontrol_path = root.join("no-scontrol");
+    config.attribute.squeue_path = root.join("no-squeue");
     config.node.metadata_server = String::new();
     config.host.proc_folder = root.join("proc");
     config
@@ -265,6 +268,47 @@ async fn a_node_of_slurm_without_the_prolog_does_not_know_that_nobody_holds_a_gp
     assert!(told.contains("prolog"), "{told}");
     fs::create_dir_all(root.join("jobs")).expect("a folder");
     assert_eq!(said(&mut reader).await, "", "it wrote nothing of this GPU");
+}
+
+#[tokio::test]
+async fn a_job_of_slurm_that_computes_nothing_has_the_gpu_that_squeue_says_it_has() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    let mut config = config(root);
+    config.attribute.slurm_node = "n1".to_owned();
+    let used =
+        r#"{"nodes": [{"name": "n1", "gres": "gpu:h100:1", "gres_used": "gpu:h100:1(IDX:0)"}]}"#;
+    let job = r#"{"jobs": [{"job_id": 77, "job_state": ["RUNNING"], "nodes": "n1", "gres_detail": ["gpu:h100:1(IDX:0)"]}]}"#;
+    for (path, says, answer) in [
+        (&config.attribute.scontrol_path, "*' node n1 '*", used),
+        (&config.attribute.squeue_path, "*' -w n1 '*", job),
+    ] {
+        let script =
+            format!("#!/bin/sh\ncase \"$*\" in {says}) echo '{answer}' ;; *) exit 1 ;; esac\n");
+        fs::write(path, script).expect("written");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its own file");
+    }
+    let told = |job: bool| match job {
+        true => "slurm:77",
+        false => "not_heard: Slurm's prolog",
+    };
+    // That it is a node of Slurm is not known, so nobody is asked.
+    let mut reader = reader(root, &config, users(&[]));
+    assert_eq!(said(&mut reader).await, "");
+    fs::create_dir_all(root.join("run/slurm/conf")).expect("a folder");
+    let first = said(&mut reader).await;
+    assert!(first.starts_with(told(false)), "{first}");
+    loop {
+        let next = said(&mut reader).await;
+        if next == told(true) {
+            break;
+        }
+        assert!(next.starts_with(told(false)), "{next}");
+        tokio::task::yield_now().await;
+    }
+    // A folder of the prolog in which no file names the GPU says nothing against it.
+    fs::create_dir_all(root.join("jobs")).expect("a folder");
+    assert_eq!(said(&mut reader).await, told(true));
 }
 
 #[tokio::test(start_paused = true)]

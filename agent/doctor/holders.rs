@@ -94,14 +94,26 @@ pub(super) fn of_slurm(machine: &Machine, config: &AttributeConfig) -> Finding {
         return Finding::skip(CHECK, "not a Slurm node");
     }
     let jobs = machine.path(&config.slurm_jobs_folder.display().to_string());
-    if !jobs.is_dir() {
-        return Finding::no(
-            CHECK,
-            "no prolog writes which GPUs jobs have, so of GPUs without processes it is not known",
-            "set Prolog and Epilog in slurm.conf to the scripts of deploy/slurm",
-        );
+    let (scontrol, squeue) = (program(&config.scontrol_path), program(&config.squeue_path));
+    match (jobs.is_dir(), &scontrol, &squeue) {
+        (true, ..) => {}
+        (false, Some(_), Some(squeue)) => {
+            let why = format!(
+                "no prolog, so {} is asked which GPUs jobs have",
+                squeue.display()
+            );
+            return Finding::yes(CHECK, why);
+        }
+        (false, ..) => {
+            return Finding::no(
+                CHECK,
+                "no prolog writes which GPUs jobs have, and squeue and scontrol are not both there, so of GPUs \
+                without processes it is not known",
+                "set Prolog and Epilog in slurm.conf to the scripts of deploy/slurm, or install Slurm's client commands",
+            );
+        }
     }
-    match program(&config.scontrol_path) {
+    match scontrol {
         Some(path) => Finding::yes(CHECK, format!("{} names jobs", path.display())),
         None => Finding::no(
             CHECK,

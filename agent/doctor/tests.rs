@@ -21,6 +21,7 @@ async fn verdicts(files: &[(&str, &str)], change: fn(&mut Config)) -> Vec<Findin
     config.hooks.enabled = true;
     config.attribute.enabled = true;
     config.attribute.scontrol_path = root.path().join("scontrol");
+    config.attribute.squeue_path = root.path().join("squeue");
     config.listen.address = "127.0.0.1:0".to_owned();
     config.ship.endpoint = String::new();
     change(&mut config);
@@ -134,6 +135,18 @@ async fn each_machine_gets_its_verdicts_and_every_no_has_its_fix() {
         (&[], "Kubernetes API", Skip, "not in a pod"),
         (&[], "Slurm", Skip, "not a Slurm node"),
         (&[("etc/slurm/slurm.conf", "")], "Slurm", No, "no prolog"),
+        (
+            &[("run/slurm/conf/slurm.conf", ""), ("scontrol", "")],
+            "Slurm",
+            No,
+            "no prolog",
+        ),
+        (
+            &[SLURM, ("scontrol", ""), ("squeue", "")],
+            "Slurm",
+            Yes,
+            "is asked which GPUs jobs have",
+        ),
         (&[SLURM, PROLOG], "Slurm", No, "no account"),
         (
             &[SLURM, PROLOG, ("scontrol", "")],

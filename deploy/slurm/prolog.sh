@@ -1,7 +1,8 @@
 #!/bin/sh
-# Slurm prolog: writes which job holds which GPU, one file a GPU named by its number, one job id a
-# line, in the folder that dcgm-exporter calls its HPC job mapping. dcgm-exporter and
-# gpufleet's agent read it.
+# Slurm prolog: writes which job holds which GPU, one job id a line, in the folder that dcgm-exporter calls
+# its HPC job mapping. Each GPU has a file named by Slurm's number for it, which dcgm-exporter and
+# gpufleet's agent read, and one named by its UUID where the driver tells it, which the agent believes first:
+# the number is that of the device file, and not always the driver's own.
 #
 # slurm.conf: Prolog=/usr/share/gpufleet/slurm/prolog.sh (as root, on the node, before the job).
 # A prolog that fails drains the node, so this one never fails: a job is worth more than its name.
@@ -28,11 +29,28 @@ started=$(awk '$1 == "btime" { print $2 }' /proc/stat 2>/dev/null)
 exec 9<"$folder"
 flock -w 5 9 2>/dev/null || :
 
+# The UUID of the GPU with this device file. Asked of /proc: nvidia-smi waits for a GPU that hangs.
+uuid() {
+    cat "${GPUFLEET_NVIDIA_GPUS:-/proc/driver/nvidia/gpus}"/*/information 2>/dev/null |
+        awk -F ':[ \t]*' -v minor="$1" '
+            { sub(/[ \t]+$/, "", $2) }
+            $1 == "GPU UUID" { uuid = $2 }
+            $1 == "Device Minor" && $2 == minor && uuid ~ /^GPU-[0-9a-f-]+$/ { print uuid }
+            $1 == "Device Minor" { uuid = "" }' 2>/dev/null
+}
+
 # A GPU that jobs share has a line for each of them.
+note() {
+    written=$(stat -c %Y "$folder/$1" 2>/dev/null)
+    [ "${written:-0}" -ge "${started:-0}" ] || rm -f "$folder/$1"
+    grep -qx "$job" "$folder/$1" 2>/dev/null && return
+    printf '%s\n' "$job" 2>/dev/null >>"$folder/$1" || :
+}
+
 for gpu in $(expand "${SLURM_JOB_GPUS:-}"); do
-    written=$(stat -c %Y "$folder/$gpu" 2>/dev/null)
-    [ "${written:-0}" -ge "${started:-0}" ] || rm -f "$folder/$gpu"
-    grep -qx "$job" "$folder/$gpu" 2>/dev/null && continue
-    printf '%s\n' "$job" 2>/dev/null >>"$folder/$gpu" || :
+    note "$gpu"
+    for id in $(uuid "$gpu"); do
+        note "$id"
+    done
 done
 exit 0

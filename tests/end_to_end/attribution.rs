@@ -369,6 +369,7 @@ fn a_change_of_pods_is_in_the_very_next_round_and_rounds_are_no_further_apart_th
     config.attribute.kubelet_socket = kubelet.socket().to_owned();
     config.attribute.slurm_jobs_folder = world.path("jobs");
     config.attribute.scontrol_path = world.path("no-scontrol");
+    config.attribute.squeue_path = world.path("no-squeue");
     config.host.proc_folder = world.path("proc");
     config.node.metadata_server = String::new();
     let shipped = Config::default();

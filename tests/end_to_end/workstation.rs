@@ -48,11 +48,12 @@ fn config(world: &World) -> String {
         "[sample]\nship_interval_seconds = 1\n[exporter]\nauto = false\n\
          [host]\nenabled = false\nproc_folder = \"{}\"\n\
          [attribute]\nperiod_seconds = 1\nkubelet_socket = \"{}\"\nslurm_jobs_folder = \"{}\"\n\
-         scontrol_path = \"{}\"\n",
+         scontrol_path = \"{}\"\nsqueue_path = \"{}\"\n",
         path("proc"),
         path("no-kubelet/kubelet.sock"),
         path("no-jobs"),
         path("no-scontrol"),
+        path("no-squeue"),
     )
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct Target {
 }
 
 /// Every one of them.
-pub(crate) const TARGETS: [Target; 17] = [
+pub(crate) const TARGETS: [Target; 18] = [
     Target {
         name: "otlp_protobuf",
         take: otlp_protobuf,
@@ -108,6 +108,17 @@ pub(crate) const TARGETS: [Target; 17] = [
         seeds: || {
             let text = "{\"jobs\":[{\"account\":\"ml\",\"name\":\"train\",\"user_name\":\"ada\"}],\"errors\":[]}";
             vec![("a_job", text.into())]
+        },
+    },
+    Target {
+        name: "scontrol_squeue",
+        take: bytes::scontrol_squeue,
+        seeds: || {
+            let node = "{\"nodes\":[{\"name\":\"n1\",\"gres\":\"gpu:h100:4(S:0-1)\",\
+                \"gres_used\":\"gpu:h100:3(IDX:0-1,3),shard:0\"}]}";
+            let job = "{\"jobs\":[{\"job_id\":77,\"job_state\":[\"RUNNING\"],\"nodes\":\"n[1-2,04],x1\",\
+                \"gres_detail\":[\"gpu:h100:2(IDX:0-1)\",\"gpu:2(IDX:3,5)\",null,\"\"]}]}";
+            vec![("a_node", node.into()), ("a_job", job.into())]
         },
     },
     Target {

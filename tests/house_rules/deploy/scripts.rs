@@ -60,6 +60,7 @@ fn the_image_is_built_with_our_toolchain_and_named_by_our_version() {
 fn slurm(script: &str, folder: &Path, job: &str, gpus: &str) {
     let status = Command::new(super::folder().join("slurm").join(script))
         .env("GPUFLEET_JOB_FOLDER", folder)
+        .env("GPUFLEET_NVIDIA_GPUS", folder.with_extension("gpus"))
         .env("SLURM_JOB_ID", job)
         .env("SLURM_JOB_GPUS", gpus)
         .status();
@@ -109,6 +110,52 @@ fn slurms_scripts_keep_one_line_a_job_in_a_file_a_gpu() {
     assert_eq!(said(), files(&[("1", "18\n")]));
     slurm("epilog.sh", folder.path(), "18", "1");
     assert_eq!(said(), files(&[]));
+}
+
+#[test]
+fn slurms_prolog_names_a_gpu_by_its_uuid_too_where_the_driver_tells_it() {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = place.path().join("jobs");
+    // As the driver writes it; minor numbers are in the order of no address, and one GPU has not begun yet.
+    for (address, uuid, minor) in [
+        (
+            "0000:19:00.0",
+            "GPU-0a1b2c3d-0000-1111-2222-333344445555",
+            "1",
+        ),
+        (
+            "0000:3b:00.0",
+            "GPU-11111111-0000-1111-2222-333344445555",
+            "0",
+        ),
+        (
+            "0000:4c:00.0",
+            "GPU-????????-????-????-????-????????????",
+            "2",
+        ),
+    ] {
+        let of_gpu = place.path().join("jobs.gpus").join(address);
+        fs::create_dir_all(&of_gpu).expect("it can be made");
+        let text = format!(
+            "Model: \t\t NVIDIA H100 80GB HBM3\nGPU UUID: \t {uuid}\nBus Location: \t {address}\n\
+             Device Minor: \t {minor}\nGPU Excluded:\t No\n"
+        );
+        fs::write(of_gpu.join("information"), text).expect("written");
+    }
+    let named = || -> Vec<String> {
+        let listed = fs::read_dir(&folder).expect("it can be listed");
+        let names = listed.map(|it| it.expect("an entry").file_name());
+        let mut names: Vec<String> = names.map(|it| it.to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    };
+    slurm("prolog.sh", &folder, "7", "1-2");
+    let of_second = "GPU-0a1b2c3d-0000-1111-2222-333344445555";
+    assert_eq!(named(), ["1", "2", of_second]);
+    let text = fs::read_to_string(folder.join(of_second)).expect("it is there");
+    assert_eq!(text, "7\n");
+    slurm("epilog.sh", &folder, "7", "");
+    assert_eq!(named(), [""; 0]);
 }
 
 #[test]
