@@ -7,7 +7,7 @@
 //! as that nobody holds it.
 //!
 //! Read in this order: [`users`], [`kubelet`], [`devices`] and [`replicas`], [`cgroup`] and [`processes`], [`api`] and
-//! [`cluster`] with [`pods`] and [`labels`], [`slurm`] and [`prolog`], [`look`], [`node`] and [`metadata`];
+//! [`cluster`] with [`pods`] and [`labels`], [`slurm`] and [`prolog`], [`names`], [`look`], [`node`] and [`metadata`];
 //! [`held`] lays it together.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +50,8 @@ pub mod slurm;
 
 mod prolog;
 
+mod names;
+
 mod look;
 
 mod node;
@@ -70,6 +72,7 @@ use held::{Found, Known, Kubelet};
 use labels::Facts;
 use look::Look;
 use metadata::Metadata;
+use names::Names;
 use processes::Processes;
 use prolog::Prolog;
 use slurm::Slurm;
@@ -130,6 +133,8 @@ pub struct Attribution {
     users: Arc<Users>,
     /// The folder that the machine's paths are under: `/`, but in tests.
     root: PathBuf,
+    /// The program that knows users that are in no file.
+    getent: PathBuf,
     /// Whether this agent is in a pod: then its node is one of Kubernetes.
     is_in_pod: bool,
     /// Begun with the first round: before it nothing is asked.
@@ -151,6 +156,7 @@ pub struct Attribution {
 struct Tasks {
     cluster: Option<Cluster>,
     slurm: Slurm,
+    names: Names,
     metadata: Option<Metadata>,
 }
 
@@ -215,6 +221,7 @@ impl Attribution {
             said: config.node.facts(),
             users,
             root: PathBuf::from("/"),
+            getent: PathBuf::from("getent"),
             is_in_pod: kubernetes::in_pod().is_some(),
             tasks: None,
             kubelet: Standing::default(),
@@ -237,9 +244,11 @@ impl Attribution {
             slurm: tasks.slurm.known().1,
         };
         let in_cloud = tasks.metadata.as_ref().map(Metadata::known);
+        let names = tasks.names.known();
         let cards = self.users.cards();
         self.ask_kubelet().await;
         self.look.again(&cards, &self.prolog).await;
+        let unnamed = self.look.seen.looked.name(&names);
         let seen = &self.look.seen;
         self.has_slurm = self.has_slurm
             || seen.prolog.is_some()
@@ -273,6 +282,7 @@ impl Attribution {
         resources.push(self.node(turn, &answers, in_cloud.as_deref(), &sources, &found));
         if let Some(tasks) = &self.tasks {
             tasks.slurm.want(found.jobs);
+            tasks.names.want(unnamed);
             if let Some(cluster) = &tasks.cluster {
                 cluster.want(found.namespaces);
             }
@@ -286,10 +296,11 @@ impl Attribution {
 
     fn tasks(&mut self, node: &NodeFacts) -> &Tasks {
         let config = &self.config;
-        let (server, sys) = (&self.metadata_server, &self.sys);
+        let (server, sys, getent) = (&self.metadata_server, &self.sys, &self.getent);
         self.tasks.get_or_insert_with(|| Tasks {
             cluster: Cluster::start(&node.node, config),
             slurm: Slurm::start(&config.scontrol_path),
+            names: Names::start(getent),
             metadata: Metadata::start(server, sys),
         })
     }

@@ -77,14 +77,17 @@ fn text(json: &Value) -> String {
     let mut table = Table::new(&["", ">A", ">B"]);
     let [a, b] = ["a", "b"].map(|it| words::pace(&json[it]["step_seconds"]));
     table.row(vec!["step".to_owned(), a, b]);
-    for (what, field, decimals, unit) in [
-        ("steps compared", "steps", 0, ""),
-        ("tokens a step", "tokens_per_step", 0, ""),
-        ("$ a million tokens", "usd_per_million_tokens", 4, ""),
+    for (what, field) in [
+        ("steps compared", "steps"),
+        ("tokens a step", "tokens_per_step"),
     ] {
-        let [a, b] = ["a", "b"].map(|it| words::measured(&json[it][field], decimals, unit));
+        let [a, b] = ["a", "b"].map(|it| words::measured(&json[it][field], 0, ""));
         table.row(vec![what.to_owned(), a, b]);
     }
+    let cost = |it: &str| words::measured(&json[it]["usd_per_million_tokens"], 4, "");
+    let [a, b] = ["a", "b"].map(cost);
+    let currency = words::plain(words::currency(json));
+    table.row(vec![format!("a million tokens, {currency}"), a, b]);
     let [a, b] = ["a", "b"].map(|it| words::measured(&json["loss"][it], 4, ""));
     table.row(vec!["loss at equal tokens".to_owned(), a, b]);
     text.push_str(&table.text(""));

@@ -18,6 +18,8 @@ use crate::words;
 #[command(after_help = "Examples:
   gpufleet incidents                                  what is wrong now, the last begun first
   gpufleet incidents --state all --family gpu_fault   also what is over, of one kind
+  gpufleet incidents --node node-7 --from 2026-11-21T07:00:00Z   all of a node since then, over or not
+  gpufleet incidents --run team/llama --severity warning   what is wrong with a job, by its name or id
   gpufleet incidents 0199c0de-…                       all that is known of one
   gpufleet incidents 0199c0de-… --acknowledge --who ada   somebody works on it (role operate)
   gpufleet incidents 0199c0de-… --release --who ada       nobody works on it any more (role operate)
@@ -34,9 +36,24 @@ pub(crate) struct Asked {
     /// Only those at least so bad.
     #[arg(long, conflicts_with = "incident")]
     severity: Option<Severity>,
-    /// Whether they are over.
-    #[arg(long, default_value = "open", conflicts_with = "incident")]
-    state: State,
+    /// Only those at this node.
+    #[arg(long, conflicts_with = "incident")]
+    node: Option<String>,
+    /// Only those at this GPU, by its id.
+    #[arg(long, conflicts_with = "incident")]
+    gpu: Option<String>,
+    /// Only those of this run or job: its id, or the job's `namespace/name` or name.
+    #[arg(long, conflicts_with = "incident")]
+    run: Option<String>,
+    /// Only those that were not over before this moment, RFC 3339.
+    #[arg(long, conflicts_with = "incident")]
+    from: Option<String>,
+    /// Only those that began before this moment, RFC 3339.
+    #[arg(long, conflicts_with = "incident")]
+    to: Option<String>,
+    /// Whether they are over. Without it those that are open; all of a time that is asked for.
+    #[arg(long, conflicts_with = "incident")]
+    state: Option<State>,
     /// Says that somebody works on it. Needs a token of role operate.
     #[arg(long, requires = "incident")]
     acknowledge: bool,
@@ -52,7 +69,7 @@ pub(crate) struct Asked {
 }
 
 /// How bad they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Severity {
     Info,
     Warning,
@@ -76,36 +93,57 @@ pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
 }
 
 fn list(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
-    let state = match asked.state {
-        State::Open => Some("open"),
-        State::Resolved => Some("resolved"),
-        State::All => None,
-    };
-    let given = ask::given([
-        ("cluster", asked.cluster.as_deref()),
-        ("family", asked.family.as_deref()),
-        ("state", state),
-    ]);
-    let mut list = ask::all(client, "/incidents", &given)?;
-    if let Some(least) = asked.severity {
-        list.items.retain(|it| is_at_least(it, least));
-    }
-    let none = match asked.state {
-        State::Open => {
-            "nothing is wrong that is known; `gpufleet doctor` says what is not looked at"
-        }
-        State::Resolved | State::All => "there is no such incident",
-    };
+    let list = ask::all(client, "/incidents", &asked.given())?;
     Ok(Answer {
-        text: table(&list.items).text(none) + &list.note(),
+        text: table(&list.items).text(asked.none()) + &list.note(),
         json: list.json(),
         is_good: true,
     })
 }
 
-fn is_at_least(incident: &Value, least: Severity) -> bool {
-    let severity = incident["severity"].as_str().unwrap_or_default();
-    Severity::from_str(severity, true).is_ok_and(|it| it >= least)
+impl Asked {
+    fn state(&self) -> State {
+        let is_of_time = self.from.is_some() || self.to.is_some();
+        self.state.unwrap_or(match is_of_time {
+            true => State::All,
+            false => State::Open,
+        })
+    }
+
+    /// What the server is asked.
+    fn given(&self) -> Vec<(&str, &str)> {
+        let state = match self.state() {
+            State::Open => Some("open"),
+            State::Resolved => Some("resolved"),
+            State::All => None,
+        };
+        let severity = self.severity.map(|it| match it {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        });
+        ask::given([
+            ("state", state),
+            ("cluster", self.cluster.as_deref()),
+            ("family", self.family.as_deref()),
+            ("severity", severity),
+            ("node", self.node.as_deref()),
+            ("gpu", self.gpu.as_deref()),
+            ("run", self.run.as_deref()),
+            ("from", self.from.as_deref()),
+            ("to", self.to.as_deref()),
+        ])
+    }
+
+    /// What is said where there is none.
+    fn none(&self) -> &'static str {
+        match (self.state(), self.given().len()) {
+            (State::Open, 1) => {
+                "nothing is wrong that is known; `gpufleet doctor` says what is not looked at"
+            }
+            _ => "there is no such incident",
+        }
+    }
 }
 
 fn table(incidents: &[Value]) -> Table {
@@ -124,11 +162,11 @@ fn table(incidents: &[Value]) -> Table {
         table.row(vec![
             words::text(&it["severity"]),
             words::moment(&it["since"]),
-            place(&it["place"]),
+            place(&it["place"], &it["origin"]),
             words::text(&it["what"]),
             words::text(&it["confidence"]),
-            words::nano_dollars(&it["losing_nano_usd_per_hour"]),
-            words::nano_dollars(&it["lost_nano_usd"]),
+            words::nano_money(&it["losing_nano_usd_per_hour"], it),
+            words::nano_money(&it["lost_nano_usd"], it),
             state(it),
             words::text(&it["id"]),
         ]);
@@ -136,11 +174,12 @@ fn table(incidents: &[Value]) -> Table {
     table
 }
 
-/// Where it is, from the cluster down.
-fn place(place: &Value) -> String {
+/// Where it is, from the cluster down, which says whether it is live.
+fn place(place: &Value, origin: &Value) -> String {
     let of = |name: &str| place[name].as_str().map(words::plain);
+    let cluster = of("cluster").map(|it| it + &words::origin(origin));
     let rank = place["rank"].as_u64().map(|it| format!("rank {it}"));
-    let parts = [of("cluster"), of("run"), rank, of("node"), of("gpu")];
+    let parts = [cluster, of("run"), rank, of("node"), of("gpu")];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     match parts.is_empty() {
         true => words::NOTHING.to_owned(),
@@ -184,13 +223,13 @@ fn one(client: &Client, id: &str, asked: &Asked) -> anyhow::Result<Answer> {
         (None, None) => client.get(&format!("/incidents/{}", tell::segment(id)))?,
     };
     Ok(Answer {
-        text: about(&json),
+        text: about(&json, &client.server()),
         json,
         is_good: true,
     })
 }
 
-fn about(it: &Value) -> String {
+fn about(it: &Value, server: &str) -> String {
     let mut text = format!(
         "{}: {}\n",
         words::text(&it["severity"]).to_uppercase(),
@@ -201,17 +240,21 @@ fn about(it: &Value) -> String {
             text.push_str(&format!("  {name:<8} {value}\n"));
         }
     };
-    line("where", place(&it["place"]));
+    line("where", place(&it["place"], &it["origin"]));
     line("since", words::moment(&it["since"]));
     line("state", state(it));
     line("cause", words::text(&it["cause"]).replace('_', " "));
     line("sure", words::text(&it["confidence"]));
     line("to do", words::text(&it["action"]));
+    if let Some(page) = it["runbook"].as_str() {
+        line("runbook", format!("{server}{}", words::plain(page)));
+    }
+    line("owner", words::text(&it["owner"]));
     line(
         "costs/h",
-        words::nano_dollars(&it["losing_nano_usd_per_hour"]),
+        words::nano_money(&it["losing_nano_usd_per_hour"], it),
     );
-    line("lost", words::nano_dollars(&it["lost_nano_usd"]));
+    line("lost", words::nano_money(&it["lost_nano_usd"], it));
     line("price", words::text(&it["price"]));
     let items = |name: &str| it[name].as_array().cloned().unwrap_or_default();
     for evidence in items("evidence") {
@@ -224,7 +267,7 @@ fn about(it: &Value) -> String {
         text.push_str(&format!(
             "{}  {}: {}{readings}\n",
             words::moment(&evidence["at"]),
-            place(&evidence["place"]),
+            place(&evidence["place"], &it["origin"]),
             words::text(&evidence["what"])
         ));
     }
@@ -257,14 +300,30 @@ fn reading(it: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use serde_json::json;
 
     use super::*;
+
+    const SERVER: &str = "http://fleet:8080";
+
+    /// A command line of this command alone.
+    #[derive(Debug, Parser)]
+    struct Typed {
+        #[command(flatten)]
+        asked: Asked,
+    }
+
+    fn typed(words: &[&str]) -> Asked {
+        let words = std::iter::once("incidents").chain(words.iter().copied());
+        Typed::try_parse_from(words).expect("it can be typed").asked
+    }
 
     fn incident() -> Value {
         json!({"id": "0199c0de", "state": "open", "family": "gpu_fault", "severity": "error",
             "what": "GPU lost", "action": "Drain the node.", "cause": "gpu_fault", "confidence": null,
             "place": {"cluster": "prod", "node": "n-1", "gpu": "GPU-1", "run": null, "rank": null},
+            "origin": "live", "owner": "nlp", "runbook": "/runbooks/gpu-lost",
             "since": "2026-11-21T18:06:20Z", "lost_nano_usd": 36_000_000_000_i64,
             "losing_nano_usd_per_hour": null, "acknowledged_by": null, "silenced_until": null,
             "evidence": [{"at": "2026-11-21T18:06:20Z", "place": {"cluster": "prod"}, "what": "too hot",
@@ -304,16 +363,21 @@ mod tests {
             table.contains("SURE") && table.contains(" medium "),
             "{table}"
         );
-        assert!(about(&sure).contains("  sure     medium\n"));
-        assert!(!about(&incident()).contains("  sure"), "it has no grades");
+        assert!(about(&sure, SERVER).contains("  sure     medium\n"));
+        assert!(
+            !about(&incident(), SERVER).contains("  sure"),
+            "it has no grades"
+        );
     }
 
     #[test]
     fn one_is_told_with_its_evidence_and_what_people_said() {
-        let text = about(&incident());
+        let text = about(&incident(), SERVER);
         for line in [
             "ERROR: GPU lost",
             "  to do    Drain the node.",
+            "  runbook  http://fleet:8080/runbooks/gpu-lost",
+            "  owner    nlp",
             "prod: too hot (temperature 91.0 celsius, usual 60)",
             "the server: opened",
             "ada: note: seen",
@@ -335,10 +399,10 @@ mod tests {
         it["acknowledged_by"] = json!("mallory\nfor ada");
         it["place"]["run"] = json!("team/llama\n\u{1b}[2J/u1");
         it["evidence"][0]["readings"][0]["unit"] = json!("celsius\n");
-        let text = about(&it);
+        let text = about(&it, SERVER);
         assert_eq!(
             text.lines().count(),
-            about(&incident()).lines().count(),
+            about(&incident(), SERVER).lines().count(),
             "{text}"
         );
         let last = text.lines().last().unwrap_or_default();
@@ -375,15 +439,57 @@ mod tests {
     }
 
     #[test]
-    fn severity_is_a_least_one() {
-        for (severity, least, expected) in [
-            ("error", Severity::Warning, true),
-            ("warning", Severity::Warning, true),
-            ("info", Severity::Warning, false),
-            ("strange", Severity::Info, false),
+    fn one_of_a_demo_is_not_told_as_one_of_a_live_cluster() {
+        let mut simulated = incident();
+        simulated["place"]["cluster"] = json!("demo");
+        simulated["origin"] = json!("simulated");
+        let told = "demo (simulated) n-1 GPU-1";
+        assert!(table(&[simulated.clone()]).text("").contains(told));
+        assert!(about(&simulated, SERVER).contains(&format!("where    {told}\n")));
+        let live = about(&incident(), SERVER);
+        assert!(live.contains("where    prod n-1 GPU-1\n"), "{live}");
+    }
+
+    #[test]
+    fn the_server_is_asked_for_what_was_typed_and_no_more() {
+        let time = "2026-11-21T07:00:00Z";
+        for (words, expected) in [
+            (vec![], vec![("state", "open")]),
+            (vec!["--state", "all"], vec![]),
+            (
+                vec!["--severity", "warning", "--node", "n-1", "--gpu", "GPU-1"],
+                vec![
+                    ("state", "open"),
+                    ("severity", "warning"),
+                    ("node", "n-1"),
+                    ("gpu", "GPU-1"),
+                ],
+            ),
+            (
+                vec!["--run", "llama", "--from", time],
+                vec![("run", "llama"), ("from", time)],
+            ),
+            (
+                vec!["--to", time, "--state", "open"],
+                vec![("state", "open"), ("to", time)],
+            ),
         ] {
-            let it = json!({"severity": severity});
-            assert_eq!(is_at_least(&it, least), expected, "{severity}");
+            assert_eq!(typed(&words).given(), expected, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn that_nothing_is_wrong_is_said_only_where_everything_was_asked_for() {
+        assert!(typed(&[]).none().starts_with("nothing is wrong"));
+        for words in [
+            ["--node", "n-1"],
+            ["--cluster", "prod"],
+            ["--severity", "error"],
+            ["--state", "all"],
+            ["--state", "resolved"],
+        ] {
+            let said = typed(&words).none();
+            assert_eq!(said, "there is no such incident", "{words:?}");
         }
     }
 }

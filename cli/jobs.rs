@@ -224,16 +224,17 @@ fn late(run: &Value) -> String {
 
 /// What it has cost, and what it will have cost.
 fn cost(run: &Value) -> String {
-    let so_far = words::dollars(&run["cost_so_far_usd"]);
+    let money = |it: &Value| words::money(it, run);
+    let so_far = money(&run["cost_so_far_usd"]);
     let tokens = &run["usd_per_million_tokens"];
     let so_far = match words::number(tokens) {
-        Some(_) => format!("{so_far} ({} a million tokens)", words::dollars(tokens)),
+        Some(_) => format!("{so_far} ({} a million tokens)", money(tokens)),
         None => so_far,
     };
     match words::number(&run["cost_at_finish_usd"]) {
         Some(_) => format!(
             "{so_far}, {} when it is done",
-            words::dollars(&run["cost_at_finish_usd"])
+            money(&run["cost_at_finish_usd"])
         ),
         None => so_far,
     }

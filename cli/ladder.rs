@@ -94,7 +94,7 @@ fn table(ladder: &Value) -> Table {
         ">AGAINST BEFORE",
         ">AGAINST FIRST",
         ">LOSS",
-        ">$ / 1M TOKENS",
+        ">1M TOKENS",
     ]);
     for rung in ladder["rungs"].as_array().into_iter().flatten() {
         let run = &rung["run"];
@@ -111,7 +111,7 @@ fn table(ladder: &Value) -> Table {
             gain(&rung["against_before"]),
             gain(&rung["against_first"]),
             words::measured(&rung["against_before"]["loss"]["b"], 4, ""),
-            words::dollars(&rung["usd_per_million_tokens"]),
+            words::money(&rung["usd_per_million_tokens"], ladder),
         ]);
     }
     table
@@ -143,7 +143,13 @@ mod tests {
         });
         let first = json!({"step_seconds": 0.625, "run": {"job": "t/b/1", "attempt": 0},
             "against_before": null});
-        let text = table(&json!({"rungs": [first, rung]})).text("");
+        let rungs = json!([first, rung]);
+        let euros = table(&json!({"rungs": rungs, "currency": "EUR"})).text("");
+        assert!(
+            euros.contains("1.50 EUR") && !euros.contains('$'),
+            "{euros}"
+        );
+        let text = table(&json!({ "rungs": rungs })).text("");
         assert!(
             text.contains("×1.250 ± 0.013") && text.contains("$1.50"),
             "{text}"

@@ -77,19 +77,27 @@ pub(crate) fn measured(value: &Value, decimals: usize, unit: &str) -> String {
     said(value, |number| format!("{number:.decimals$}{unit}"))
 }
 
-/// US dollars.
-pub(crate) fn dollars(value: &Value) -> String {
-    said(value, |dollars| match dollars.abs() < 0.1 {
-        true if dollars > 0.0 && dollars < 0.000_05 => "under $0.0001".to_owned(),
-        true => format!("${dollars:.4}"),
-        false => amount(dollars, "USD"),
+/// What the money of an answer is in; a server that does not say it yet means US dollars.
+pub(crate) fn currency(answer: &Value) -> &str {
+    answer["currency"].as_str().unwrap_or("USD")
+}
+
+/// Money, in what `of` says.
+pub(crate) fn money(value: &Value, of: &Value) -> String {
+    let currency = currency(of);
+    said(value, |value| match value.abs() < 0.1 {
+        true if value > 0.0 && value < 0.000_05 => {
+            format!("under {}", in_currency(currency, "", "0.0001"))
+        }
+        true => in_currency(currency, "", &format!("{value:.4}")),
+        false => amount(value, currency),
     })
 }
 
-/// The same of billionths of them.
-pub(crate) fn nano_dollars(value: &Value) -> String {
+/// The same of billionths of it.
+pub(crate) fn nano_money(value: &Value, of: &Value) -> String {
     match value.as_f64() {
-        Some(nano) => amount(nano / 1e9, "USD"),
+        Some(nano) => amount(nano / 1e9, currency(of)),
         None => NOTHING.to_owned(),
     }
 }
@@ -106,9 +114,14 @@ pub(crate) fn amount(value: f64, currency: &str) -> String {
         }
         grouped.push(digit);
     }
+    in_currency(currency, sign, &format!("{grouped}.{cents}"))
+}
+
+/// Digits as money: `$1.50`, `1.50 EUR`.
+fn in_currency(currency: &str, sign: &str, digits: &str) -> String {
     match currency {
-        "USD" => format!("{sign}${grouped}.{cents}"),
-        other => format!("{sign}{grouped}.{cents} {}", plain(other)),
+        "USD" => format!("{sign}${digits}"),
+        other => format!("{sign}{digits} {}", plain(other)),
     }
 }
 
@@ -200,12 +213,19 @@ mod tests {
         ] {
             assert_eq!(amount(value, currency), shown);
         }
-        assert_eq!(dollars(&json!(0.012_34)), "$0.0123");
-        assert_eq!(dollars(&json!(2_500.0)), "$2\u{202f}500.00");
-        assert_eq!(
-            nano_dollars(&json!(2_500_000_000_000_i64)),
-            "$2\u{202f}500.00"
-        );
+        let (dollars, euros) = (json!({"currency": "USD"}), json!({"currency": "EUR"}));
+        // A server of before does not say what its money is in.
+        for of in [&dollars, &json!({})] {
+            assert_eq!(money(&json!(0.012_34), of), "$0.0123");
+            assert_eq!(money(&json!(0.000_01), of), "under $0.0001");
+            assert_eq!(money(&json!(2_500.0), of), "$2\u{202f}500.00");
+            let nano = nano_money(&json!(2_500_000_000_000_i64), of);
+            assert_eq!(nano, "$2\u{202f}500.00");
+        }
+        assert_eq!(money(&json!(0.012_34), &euros), "0.0123 EUR");
+        assert_eq!(money(&json!(0.000_01), &euros), "under 0.0001 EUR");
+        assert_eq!(money(&json!(2_500.0), &euros), "2\u{202f}500.00 EUR");
+        assert_eq!(nano_money(&json!(2_500_000_000_i64), &euros), "2.50 EUR");
     }
 
     #[test]

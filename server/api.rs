@@ -75,7 +75,7 @@ pub mod reference;
 #[openapi(
     info(
         title = "gpufleet",
-        description = "What every GPU of the fleet does, did and cost. Values are in base units (watts, bytes, seconds, ratios from 0 to 1), times in RFC 3339, UTC. A value that is not there is null with the reason beside it, never 0. `origin` says whether data is live, recorded or simulated; only live data is in live totals.",
+        description = "What every GPU of the fleet does, did and cost. Values are in base units (watts, bytes, seconds, ratios from 0 to 1), times in RFC 3339, UTC. A value that is not there is null with the reason beside it, never 0. `origin` says whether data is live, recorded or simulated; only live data is in live totals. Money is in `cost.currency`, which answers with money name as `currency`, also where the name of a field says USD; nothing is converted.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     tags(

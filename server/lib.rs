@@ -168,4 +168,9 @@ impl App {
             clock,
         }
     }
+
+    /// What all of its money is in, as ISO 4217 has it.
+    pub fn currency(&self) -> &str {
+        &self.config.cost.currency
+    }
 }

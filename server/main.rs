@@ -100,7 +100,9 @@ fn main() -> anyhow::Result<()> {
 async fn test_channel(config: &Config, channel: &str) -> anyhow::Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let channels = Channels::new(&config.notify, &clock).map_err(anyhow::Error::msg)?;
-    let outcomes = channels.test(channel, clock.now()).await;
+    let outcomes = channels
+        .test(channel, &config.cost.currency, clock.now())
+        .await;
     let mut failed = 0;
     for (way, outcome) in outcomes.map_err(anyhow::Error::msg)? {
         let said = match outcome {

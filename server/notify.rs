@@ -148,18 +148,19 @@ impl Channels {
         names.filter_map(|way| Some((&way.name, self.receivers.get(&way.name)?)))
     }
 
-    /// Sends a message that says that it is a test to each receiver of a channel.
+    /// Sends a message that says that it is a test to each receiver of a channel, with a price in this currency.
     ///
     /// # Errors
     /// When there is no such channel.
     pub async fn test(
         &self,
         channel: &str,
+        currency: &str,
         now: Timestamp,
     ) -> Result<Vec<(Arc<str>, Outcome)>, String> {
         let mut outcomes = Vec::new();
         for (name, receiver) in self.of(channel) {
-            let message = example::test(name, now);
+            let message = example::test(name, currency, now);
             let message = receiver.worded(message);
             let outcome = receiver.wire.send(&receiver.channel, &message).await;
             outcomes.push((Arc::clone(name), outcome));
@@ -227,6 +228,7 @@ impl Channels {
             &self.settings,
             &self.addresses,
             &place,
+            app.currency(),
             now,
         );
         let message = receiver.worded(written);

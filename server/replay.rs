@@ -112,6 +112,8 @@ pub struct Replayed {
     pub ticks: (u64, u32),
     /// How many GPUs and nodes there were at most.
     pub most: Coverage,
+    /// What their money is in.
+    pub currency: String,
     /// Every incident that would have opened, the first to open first.
     pub incidents: Vec<Incident>,
     /// Incidents that are not told, because there were more than [`MAX_INCIDENTS`].
@@ -397,6 +399,7 @@ impl Replay {
             until,
             ticks: (self.ticks, tick_s),
             most: self.most,
+            currency: self.terms.book.currency.clone(),
             incidents,
             left_out: self.left_out.len() as u64,
             then: None,

@@ -180,7 +180,7 @@ pub mod attribute {
     /// What the holding pod is in its workload: the name of a JobSet's replicated job, `Worker`.
     pub const WORKLOAD_ROLE: &str = "gpufleet.workload.role";
     /// Which of its role's pods the holding pod is, counted from 0; in a JobSet `3/0`: the number of its job among
-    /// all jobs of the set, and its own in that job.
+    /// all jobs of the set, and its own in that job; in a LeaderWorkerSet that of its group and its own there.
     pub const WORKLOAD_INDEX: &str = "gpufleet.workload.index";
     /// The queue the holder came through: Kueue's, or Volcano's.
     pub const QUEUE: &str = "gpufleet.queue";

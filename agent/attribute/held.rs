@@ -365,7 +365,7 @@ impl<N: Names> Known<'_, N> {
         }
         let oldest = seen.into_iter().min_by_key(|it| it.started);
         Some(match oldest.map(|it| &it.whose) {
-            Some(Whose::User { user, name }) => Answer::Process {
+            Some(Whose::User { user, name, .. }) => Answer::Process {
                 user: user.clone(),
                 name: name.clone(),
             },
@@ -395,7 +395,7 @@ impl<N: Names> Known<'_, N> {
     fn group(&self, whose: &Whose) -> Answer {
         match whose {
             Whose::Slurm(job) => Answer::Job(*job),
-            Whose::User { user, name } => Answer::Process {
+            Whose::User { user, name, .. } => Answer::Process {
                 user: user.clone(),
                 name: name.clone(),
             },

@@ -65,6 +65,7 @@ fn held(pod: &str, device: &str, claim: Option<&str>) -> Held {
 fn processes() -> BTreeMap<i32, Process> {
     let user = |user: &str| Whose::User {
         user: user.to_owned(),
+        unnamed: None,
         name: "python3".to_owned(),
     };
     let all = [

@@ -25,10 +25,13 @@ pub(super) struct Owner {
     pub(super) controller: bool,
 }
 
-/// Labels that say what the pod is in its workload.
-const ROLES: [&str; 4] = [
+/// Labels that say what the pod is in its workload, the most exact first: a TrainJob's JobSet calls its trainers `node`,
+/// and of a cluster of Ray all groups but the head's are workers.
+const ROLES: [&str; 6] = [
+    "trainer.kubeflow.org/trainjob-ancestor-step",
     "jobset.sigs.k8s.io/replicatedjob-name",
     "training.kubeflow.org/replica-type",
+    "ray.io/group",
     "ray.io/node-type",
     "volcano.sh/task-spec",
 ];
@@ -38,7 +41,7 @@ const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Labels that say which of its kind it is, the most exact first.
 const INDEXES: [&str; 5] = [
     "training.kubeflow.org/replica-index",
-    "leaderworkerset.sigs.k8s.io/worker-index",
+    WORKER_INDEX,
     COMPLETION_INDEX,
     "jobset.sigs.k8s.io/job-index",
     "apps.kubernetes.io/pod-index",
@@ -46,6 +49,18 @@ const INDEXES: [&str; 5] = [
 
 /// Which of all jobs of a JobSet it is of: those of another replicated job have other numbers.
 const GLOBAL_INDEX: &str = "jobset.sigs.k8s.io/job-global-index";
+
+/// Which of the groups of a LeaderWorkerSet it is of, …
+const GROUP_INDEX: &str = "leaderworkerset.sigs.k8s.io/group-index";
+
+/// … and which of that group, whose leader is 0.
+const WORKER_INDEX: &str = "leaderworkerset.sigs.k8s.io/worker-index";
+
+/// Parts of a workload that each number their pods from 0: which part, and which pod of it.
+const PARTS: [[&str; 2]; 2] = [
+    [GLOBAL_INDEX, COMPLETION_INDEX],
+    [GROUP_INDEX, WORKER_INDEX],
+];
 
 const ATTEMPT: &str = "jobset.sigs.k8s.io/restart-attempt";
 
@@ -63,12 +78,14 @@ pub(super) fn facts(
     let owner = owners.iter().find(|it| it.controller);
     let owner = owner.map(|it| (it.kind.as_str(), it.name.as_str()));
     let workload = workload::workload(namespace, labels, owner);
-    // Jobs of a set number their pods each from 0.
-    let index = match (first(&[GLOBAL_INDEX]), first(&[COMPLETION_INDEX])) {
-        (Some(job), Some(pod)) => Some(format!("{job}/{pod}")),
-        (Some(job), None) => Some(job),
-        (None, _) => first(&INDEXES),
-    };
+    let in_part = PARTS.into_iter().find_map(|[part, pod]| {
+        let part = first(&[part])?;
+        Some(match first(&[pod]) {
+            Some(pod) => format!("{part}/{pod}"),
+            None => part,
+        })
+    });
+    let index = in_part.or_else(|| first(&INDEXES));
     let known = [
         (attribute::WORKLOAD, workload),
         (attribute::WORKLOAD_ROLE, first(&ROLES)),
@@ -187,6 +204,40 @@ mod tests {
         assert_eq!(index(&[(job, "0"), (global, "4")]).as_deref(), Some("4"));
         // JobSets of before the label was there.
         assert_eq!(index(&[(job, "2")]).as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn workers_of_different_groups_of_a_leaderworkerset_have_different_numbers() {
+        let index = |pairs: &[(&str, &str)]| {
+            let mut facts = facts("ns", &labels(pairs), &[], &[]).into_iter();
+            facts
+                .find(|it| it.0 == attribute::WORKLOAD_INDEX)
+                .map(|it| it.1)
+        };
+        let pod = "apps.kubernetes.io/pod-index";
+        let of = |group, worker| index(&[(GROUP_INDEX, group), (WORKER_INDEX, worker), (pod, "7")]);
+        assert_eq!(of("0", "0").as_deref(), Some("0/0"), "a leader");
+        assert_eq!(of("1", "0").as_deref(), Some("1/0"), "another's");
+        assert_eq!(of("1", "3").as_deref(), Some("1/3"));
+        assert_eq!(index(&[(WORKER_INDEX, "3")]).as_deref(), Some("3"));
+    }
+
+    #[test]
+    fn the_most_exact_label_says_what_a_pod_is_in_its_workload() {
+        let role = |pairs: &[(&str, &str)]| {
+            let mut facts = facts("ns", &labels(pairs), &[], &[]).into_iter();
+            facts
+                .find(|it| it.0 == attribute::WORKLOAD_ROLE)
+                .map(|it| it.1)
+        };
+        let of_ray = ("ray.io/node-type", "worker");
+        assert_eq!(role(&[of_ray]).as_deref(), Some("worker"));
+        let group = ("ray.io/group", "h100-workers");
+        assert_eq!(role(&[of_ray, group]).as_deref(), Some("h100-workers"));
+        let of_set = ("jobset.sigs.k8s.io/replicatedjob-name", "node");
+        assert_eq!(role(&[of_set]).as_deref(), Some("node"));
+        let step = ("trainer.kubeflow.org/trainjob-ancestor-step", "trainer");
+        assert_eq!(role(&[of_set, step]).as_deref(), Some("trainer"));
     }
 
     #[test]

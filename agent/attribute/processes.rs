@@ -36,8 +36,10 @@ pub(super) enum Whose {
     Slurm(u64),
     /// Of nobody but its user.
     User {
-        /// The user's name, or number where the machine has no name for it.
+        /// The user's name, or number where nobody has a name for it.
         user: String,
+        /// The number, where the machine's own file has no name for it.
+        unnamed: Option<u32>,
         /// The program.
         name: String,
     },
@@ -75,6 +77,26 @@ impl Looked {
     pub(super) fn has_slurm(&self) -> bool {
         let mut all = self.processes.values();
         all.any(|it| matches!(it.whose, Whose::Slurm(_)))
+    }
+
+    /// Gives users the names that the machine's own file does not have; the numbers of all users that it does not name.
+    pub(super) fn name(&mut self, names: &BTreeMap<u32, String>) -> BTreeSet<u32> {
+        let mut numbers = BTreeSet::new();
+        for process in self.processes.values_mut() {
+            if let Whose::User {
+                user,
+                unnamed: Some(number),
+                ..
+            } = &mut process.whose
+            {
+                let number = *number;
+                numbers.insert(number);
+                if let Some(name) = names.get(&number) {
+                    user.clone_from(name);
+                }
+            }
+        }
+        numbers
     }
 }
 
@@ -136,8 +158,13 @@ fn whose_user(folder: &Path, users: &Path) -> Option<Whose> {
         "" => line("Name:")?.trim(),
         program => program,
     };
+    let user = user(uid, users);
     Some(Whose::User {
-        user: user(uid, users),
+        unnamed: match user {
+            Some(_) => None,
+            None => uid.parse().ok(),
+        },
+        user: user.unwrap_or_else(|| uid.to_owned()),
         name: name[..name.floor_char_boundary(MAX_NAME_BYTES)].to_owned(),
     })
 }
@@ -152,15 +179,14 @@ fn program(command: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// The name of a user; the number where there is none, as in a container.
-fn user(uid: &str, users: &Path) -> String {
+/// The name of a user; none where the file has none, as in a container or of one that a directory knows.
+fn user(uid: &str, users: &Path) -> Option<String> {
     let text = read(users, MAX_USERS_BYTES).unwrap_or_default();
-    let found = text.lines().find_map(|line| {
+    text.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
         (fields.nth(1) == Some(uid) && !name.is_empty()).then(|| name.to_owned())
-    });
-    found.unwrap_or_else(|| uid.to_owned())
+    })
 }
 
 /// Whether the files of a process, one a line, say whose it is: its stat, its command line, its cgroup.
@@ -250,6 +276,7 @@ mod tests {
         let mut processes = Processes::new(root, &users);
         let user = |name: &str| Whose::User {
             user: "ada".to_owned(),
+            unnamed: None,
             name: name.to_owned(),
         };
         let all = BTreeSet::from([1, 2, 3, 4, 5]);
@@ -272,13 +299,20 @@ mod tests {
         fs::remove_file(&users).expect("removed");
         let looked = processes.look(&BTreeSet::from([1, 5]));
         assert_eq!(looked.unseen, BTreeSet::from([5]), "in two looks");
-        let found = looked.processes;
-        let stranger = Whose::User {
-            user: "1000".to_owned(),
+        let stranger = |user: &str| Whose::User {
+            user: user.to_owned(),
+            unnamed: Some(1_000),
             name: "bash".to_owned(),
         };
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[&1].whose, stranger);
+        assert_eq!(looked.processes.len(), 1);
+        assert_eq!(looked.processes[&1].whose, stranger("1000"));
+        // A directory may know what the file does not; that is heard later, of a process that is known by then.
+        let mut looked = processes.look(&BTreeSet::from([1]));
+        let of_directory = BTreeMap::from([(1_000, "ada".to_owned())]);
+        assert_eq!(looked.name(&BTreeMap::new()), BTreeSet::from([1_000]));
+        assert_eq!(looked.processes[&1].whose, stranger("1000"));
+        assert_eq!(looked.name(&of_directory), BTreeSet::from([1_000]));
+        assert_eq!(looked.processes[&1].whose, stranger("ada"));
     }
     #[test]
     fn a_process_that_is_moved_into_its_job_is_the_job_s_and_without_a_cgroup_it_is_nobody_s() {

@@ -6,6 +6,7 @@ use gpufleet_program::clock::SystemClock;
 use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::time::Clock as _;
 
+use super::names::stand_in;
 use super::*;
 
 /// A config that asks nobody outside of `root`.
@@ -24,6 +25,7 @@ fn config(root: &Path) -> Config {
 fn reader(root: &Path, config: &Config, users: Arc<Users>) -> Attribution {
     let mut reader = Attribution::new(config, users).expect("it is enabled");
     reader.root = root.to_owned();
+    reader.getent = root.join("getent");
     reader.is_in_pod = false;
     reader
 }
@@ -66,22 +68,47 @@ fn resource(readings: &Readings, kind: ResourceKind) -> &Resource {
         .resource
 }
 
-#[tokio::test]
-async fn on_a_workstation_a_gpu_is_its_user_s_or_its_slurm_job_s() {
-    let root = tempfile::tempdir().expect("a folder");
-    let root = root.path();
+/// Process 77, of this user.
+fn process_of(root: &Path, uid: u32) {
     let folder = root.join("proc/77");
     fs::create_dir_all(&folder).expect("a folder");
     let stat = format!("77 (python3) S {}500 0", "0 ".repeat(18));
+    let status = format!("Name:\tpython3\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n");
     let files = [
         ("stat", stat.as_str()),
         ("cgroup", "0::/user.slice\n"),
         ("cmdline", "python3\0train.py\0"),
-        ("status", "Name:\tpython3\nUid:\t0\t0\t0\t0\n"),
+        ("status", &status),
     ];
     for (name, text) in files {
         fs::write(folder.join(name), text).expect("written");
     }
+}
+
+#[tokio::test]
+async fn a_user_of_a_directory_is_a_number_until_it_says_his_name() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    process_of(root, 4_000_000_001);
+    let mut reader = reader(root, &config(root), users(&["77"]));
+    let number = "process:4000000001/python3";
+    assert_eq!(said(&mut reader).await, number, "there is no getent");
+    let getent = stand_in::getent(root, "echo 'ada:*:4000000001:1::/:/bin/sh'");
+    let tasks = reader.tasks.as_mut().expect("a round began them");
+    tasks.names = Names::within(&getent, stand_in::LONG);
+    assert_eq!(said(&mut reader).await, number, "nobody waits for it");
+    let tasks = reader.tasks.as_ref().expect("a round began them");
+    while tasks.names.known().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(said(&mut reader).await, "process:ada/python3");
+}
+
+#[tokio::test]
+async fn on_a_workstation_a_gpu_is_its_user_s_or_its_slurm_job_s() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    process_of(root, 0);
     let mut reader = reader(root, &config(root), users(&["77"]));
     let readings = read(&mut reader).await;
     let holder = |readings: &Readings| {

@@ -54,7 +54,7 @@ pub struct Compared {
     pub steps: usize,
     /// Tokens a step of the run; none where it does not say.
     pub tokens_per_step: Option<f64>,
-    /// What a million tokens cost at this pace, US dollars.
+    /// What a million tokens cost at this pace, in `currency` of the answer.
     pub usd_per_million_tokens: Figure,
 }
 
@@ -127,6 +127,9 @@ pub struct Comparison {
     pub b: Compared,
     /// What several runs of each say; none of one run each.
     pub repeats: Option<Repeats>,
+    /// What its money is in, as ISO 4217 has it: `cost.currency`, also where a name says USD.
+    #[schema(example = "USD")]
+    pub currency: String,
     /// What the second is against the first.
     #[serde(flatten)]
     pub against: AgainstIt,
@@ -147,6 +150,7 @@ pub async fn compare(
     Ok(Json(Comparison {
         a: middle(&sides.a),
         b: middle(&sides.b),
+        currency: web.app.currency().to_owned(),
         repeats: sides.repeated.map(|told| {
             let verdict = told.comparison.map(|it| it.verdict);
             let is_told = |it: &between::Comparison| it.verdict != Verdict::TooFewRuns;

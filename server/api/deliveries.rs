@@ -206,7 +206,7 @@ pub async fn test(
     let reading = tokio::task::spawn_blocking(move || Channels::new(&own, &clock)).await;
     let channels = reading.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
     let channels = channels.map_err(unusable)?;
-    let testing = channels.test(&channel, web.app.clock.now());
+    let testing = channels.test(&channel, web.app.currency(), web.app.clock.now());
     let outcomes = tokio::time::timeout(TEST_WITHIN, testing).await;
     let late = |_| unusable(format!("no answer within {} s", TEST_WITHIN.as_secs()));
     let outcomes = outcomes.map_err(late)?.map_err(unusable)?;

@@ -5,38 +5,27 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use gpufleet_analysis::cause::Reading;
-use gpufleet_analysis::incident::{self, Family, Happened, Incident};
+use gpufleet_analysis::incident::{self, Happened, Incident};
 use gpufleet_analysis::lost::{Losing, Lost};
 use gpufleet_telemetry::time::Timestamp;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Serialize;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::paging::{self, Page, Paging};
+use super::paging::{Page, Paging};
 use super::problem::{Asked, Place, Problem};
 use crate::auth::Grant;
-use crate::store::model::{IncidentFilter, IncidentPlace};
+use crate::fleet::naming::origin_of;
+use crate::notify::runbook;
+use crate::pages::runbook::address;
 use crate::web::Web;
 use crate::words::{incident::price, text};
 
+mod asked;
 pub mod say;
 
-/// Which incidents.
-#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct IncidentsAsked {
-    /// Only of this cluster.
-    pub cluster: Option<String>,
-    /// Only of this family: `gpu_fault`, `heat`, `blind` and so on.
-    pub family: Option<String>,
-    /// `open` or `resolved`; without it both.
-    pub state: Option<String>,
-    /// Most items of the answer, 1 to 1000.
-    #[param(default = 200, minimum = 1, maximum = 1000)]
-    pub limit: Option<usize>,
-    /// The `next` of the answer before; without it the first page.
-    pub after: Option<String>,
-}
+pub use asked::IncidentsAsked;
+pub(crate) use asked::cursor;
 
 /// Where it is. What is null is not narrowed down.
 #[derive(Debug, Serialize, ToSchema)]
@@ -117,8 +106,14 @@ pub struct IncidentKnown {
     pub confidence: Option<&'static str>,
     /// Where.
     pub place: IncidentWhere,
+    /// `live`, `recorded` or `simulated`.
+    pub origin: &'static str,
     /// How many places are in it: GPUs of a node, nodes of a cluster.
     pub places: usize,
+    /// Whose it is, as messages say it: a team, or `unowned`. Null in a replay of which that is not known.
+    pub owner: Option<String>,
+    /// The page of this server that says what to do: `/runbooks/xid`.
+    pub runbook: String,
     /// When the trouble began.
     #[schema(format = DateTime)]
     pub since: String,
@@ -141,25 +136,28 @@ pub struct IncidentKnown {
     pub reckoned: &'static str,
     /// Whether a place that is in it has no figure, so that it costs this at least.
     pub is_least: bool,
+    /// What its money is in, as ISO 4217 has it: `cost.currency`. Nothing is converted, also where a name says USD.
+    #[schema(example = "USD")]
+    pub currency: String,
     /// Its price in one sentence.
     pub price: String,
     /// GPU-seconds lost to it so far; null where that was not measured.
     pub lost_gpu_seconds: Option<f64>,
-    /// What they cost, nano-USD; null without a price, or where it was not measured.
+    /// What they cost, nano-units of `currency`; null without a price, or where it was not measured.
     pub lost_nano_usd: Option<i64>,
     /// Whether all of the lost time had a price.
     pub lost_is_priced: bool,
     /// GPU-seconds that it loses an hour now; null where that is not measured.
     pub losing_gpu_seconds_per_hour: Option<u64>,
-    /// What it loses an hour now, nano-USD; null without a price, or where it is not measured.
+    /// What it loses an hour now, nano-units of `currency`; null without a price, or where it is not measured.
     pub losing_nano_usd_per_hour: Option<i64>,
     /// GPU-seconds at stake, unobserved or repeated; null where `figure` is none of these.
     pub stake_gpu_seconds: Option<f64>,
-    /// What they cost, nano-USD; null without a price.
+    /// What they cost, nano-units of `currency`; null without a price.
     pub stake_nano_usd: Option<i64>,
     /// How many GPU-seconds more an hour.
     pub stake_gpu_seconds_per_hour: Option<u64>,
-    /// What these cost, nano-USD; null without a price.
+    /// What these cost, nano-units of `currency`; null without a price.
     pub stake_nano_usd_per_hour: Option<i64>,
     /// Who works on it.
     pub acknowledged_by: Option<String>,
@@ -187,23 +185,19 @@ pub async fn incidents(
         after: asked.after.clone(),
     };
     let limit = paging.limit()?;
-    let before = asked.after.as_deref().map(place).transpose()?;
+    let before = asked.before()?;
     let filter = asked.filter(&grant)?;
     // What is held in memory is newer than what the store has.
     let written = web.app.incidents.write(&web.app.store).await;
     let stored = web.app.store.incidents(&filter, before, limit).await;
     let (stored, next) = stored.map_err(|error| Problem::store(&error))?;
     written.map_err(|error| Problem::store(&error))?;
-    let next =
-        next.map(|it| paging::write_cursor(&[it.since.millis().to_string(), it.id.to_string()]));
-    let now = web.app.clock.now();
-    let items = stored.iter().map(|it| {
-        let newest = web.app.incidents.get(it.id);
-        known(newest.as_ref().unwrap_or(it), now)
-    });
+    let newest = |it: Incident| web.app.incidents.get(it.id).unwrap_or(it);
+    let items = stored.into_iter().map(newest);
+    let items = items.filter(|it| filter.is_met(it));
     Ok(Json(Page {
-        items: items.collect(),
-        next,
+        items: items.map(|it| known_now(&web, &it)).collect(),
+        next: next.map(cursor),
     }))
 }
 
@@ -218,7 +212,7 @@ pub async fn incident(
 ) -> Result<Json<IncidentKnown>, Problem> {
     let found = find(&web, &grant, id).await?;
     let found = found.ok_or_else(|| unknown(id))?;
-    Ok(Json(known(&found, web.app.clock.now())))
+    Ok(Json(known_now(&web, &found)))
 }
 
 /// An incident that a reader may see, the newest that is known of it.
@@ -243,58 +237,20 @@ fn unknown(id: Uuid) -> Problem {
     ))
 }
 
-impl IncidentsAsked {
-    fn filter(&self, grant: &Grant) -> Result<IncidentFilter, Problem> {
-        let family = self.family.as_deref().map(|name| {
-            Family::parse(name).ok_or_else(|| {
-                let names = Family::ALL.map(Family::name).join(", ");
-                Problem::bad(format_args!("family=“{name}”: it is one of {names}"))
-            })
-        });
-        let state = match self.state.as_deref() {
-            None => None,
-            Some("open") => Some(incident::State::Open),
-            Some("resolved") => Some(incident::State::Resolved),
-            Some(other) => {
-                return Err(Problem::bad(format_args!(
-                    "state=“{other}”: it is open or resolved"
-                )));
-            }
-        };
-        let cluster = match (&grant.cluster, &self.cluster) {
-            // A token bound to a cluster sees that one, whatever is asked for.
-            (Some(bound), _) => Some(Arc::clone(bound)),
-            (None, asked) => asked.as_deref().map(Arc::from),
-        };
-        Ok(IncidentFilter {
-            cluster,
-            family: family.transpose()?,
-            state,
-            resolved_since: None,
-        })
-    }
+/// An incident as the API tells it now, and whose it is.
+fn known_now(web: &Web, incident: &Incident) -> IncidentKnown {
+    let owner = web.app.incidents.owner_of(incident);
+    let now = web.app.clock.now();
+    known(incident, Some(owner), now, web.app.currency())
 }
 
-fn place(cursor: &str) -> Result<IncidentPlace, Problem> {
-    let words = paging::read_cursor(cursor).unwrap_or_default();
-    let parsed = match words.as_slice() {
-        [millis, id] => millis.parse::<i64>().ok().zip(id.parse().ok()),
-        _ => None,
-    };
-    let parsed = parsed.filter(|(millis, _)| millis.checked_mul(1_000_000).is_some());
-    let (millis, id) = parsed.ok_or_else(|| {
-        Problem::bad(
-            "after: this is no cursor of this list; use the next of the answer before, as it is",
-        )
-    })?;
-    Ok(IncidentPlace {
-        since: Timestamp::from_millis(millis),
-        id,
-    })
-}
-
-/// An incident as the API tells it at this moment.
-pub(crate) fn known(incident: &Incident, now: Timestamp) -> IncidentKnown {
+/// An incident as the API tells it at this moment, whose it is, and its money in this currency.
+pub(crate) fn known(
+    incident: &Incident,
+    owner: Option<String>,
+    now: Timestamp,
+    currency: &str,
+) -> IncidentKnown {
     let time = |at: Option<Timestamp>| at.map(text::rfc3339);
     let evidence = incident.evidence.iter().map(|it| EvidenceKnown {
         at: text::rfc3339(it.at),
@@ -315,7 +271,10 @@ pub(crate) fn known(incident: &Incident, now: Timestamp) -> IncidentKnown {
         cause: incident.cause.name(),
         confidence: incident.confidence.map(|it| it.name()),
         place: shown(&incident.place_and_run()),
+        origin: origin_of(&incident.place.cluster).name(),
         places: incident.places,
+        owner,
+        runbook: address(runbook::of(incident)),
         since: text::rfc3339(incident.since),
         opened_at: time(incident.opened_at),
         seen_at: text::rfc3339(incident.seen_at),
@@ -324,7 +283,8 @@ pub(crate) fn known(incident: &Incident, now: Timestamp) -> IncidentKnown {
         figure: incident.basis.figure().name(),
         reckoned: incident.basis.words(),
         is_least: incident.is_least,
-        price: price(incident),
+        currency: currency.to_owned(),
+        price: price(incident, currency),
         lost_gpu_seconds: lost.map(Lost::gpu_seconds),
         lost_nano_usd: lost.and_then(Lost::nano_usd),
         lost_is_priced: incident.lost.is_priced(),

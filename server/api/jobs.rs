@@ -199,6 +199,6 @@ fn place(cursor: &str) -> Result<(i64, i64), Problem> {
 fn as_it_is(web: &Web, stored: KnownRun) -> RunKnown {
     let now = web.app.clock.now();
     let open = web.app.incidents.of_run(&stored.key);
-    let known = |key: &RunKey, run: &Run| known(key, run, &open, now);
+    let known = |key: &RunKey, run: &Run| known(key, run, &open, now, web.app.currency());
     lookup::as_it_is(&web.app, stored, known)
 }

@@ -38,6 +38,9 @@ pub struct Ladder {
     pub rungs: Vec<Rung>,
     /// How many earlier ones are left out.
     pub left_out: usize,
+    /// What its money is in, as ISO 4217 has it: `cost.currency`, also where a name says USD.
+    #[schema(example = "USD")]
+    pub currency: String,
 }
 
 /// Where the runs of a ladder are.
@@ -99,6 +102,7 @@ pub async fn ladder(
     Ok(Json(Ladder {
         rungs: found.rungs.into_iter().map(rung).collect(),
         left_out: found.left_out,
+        currency: web.app.currency().to_owned(),
         cluster,
         name,
     }))

@@ -74,7 +74,7 @@ pub struct Ending {
     pub looked_at: Vec<String>,
     /// Steps since the last checkpoint; none where that is not known.
     pub steps_lost: Option<u64>,
-    /// What they cost at the price of now, US dollars.
+    /// What they cost at the price of now, in `currency` of the run.
     pub lost_usd: Figure,
 }
 
@@ -152,13 +152,16 @@ pub struct RunDetail {
     pub deadline: Option<String>,
     /// How long after its deadline it finishes, seconds; negative when before.
     pub late_seconds: Option<f64>,
-    /// What all attempts up to this one have cost, US dollars.
+    /// What its money is in, as ISO 4217 has it: `cost.currency`. Nothing is converted, also where a name says USD.
+    #[schema(example = "USD")]
+    pub currency: String,
+    /// What all attempts up to this one have cost, in `currency`.
     pub cost_so_far_usd: Figure,
-    /// What it will have cost at its finish, US dollars.
+    /// What it will have cost at its finish, in `currency`.
     pub cost_at_finish_usd: Figure,
-    /// What a step costs at its present pace, US dollars.
+    /// What a step costs at its present pace, in `currency`.
     pub usd_per_step: Figure,
-    /// What a million tokens cost at its present pace, US dollars.
+    /// What a million tokens cost at its present pace, in `currency`.
     pub usd_per_million_tokens: Figure,
     /// What its GPUs drew.
     #[serde(flatten)]
@@ -381,7 +384,14 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
     let at_finish = at_finish.and_then(|it| i64::try_from(it).ok());
     let no_finish = || cost.so_far().err().unwrap_or_else(|| NO_FINISH.to_owned());
     Ok(RunDetail {
-        run: known(key, run, &web.app.incidents.of_run(key), now),
+        run: known(
+            key,
+            run,
+            &web.app.incidents.of_run(key),
+            now,
+            web.app.currency(),
+        ),
+        currency: web.app.currency().to_owned(),
         fingerprint: facts.fingerprint.clone(),
         step_seconds: pace(run.step_seconds(), "no step was told"),
         tokens_per_second: pace(run.tokens_per_second(), "no rank says its tokens"),
@@ -396,7 +406,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         goodput_missing: goodput.err().map(str::to_owned),
         slow_ranks: slow.collect(),
         not_judged: verdict.and_then(|it| words::not_named(run, it)),
-        advised: Advised::of(profile, run),
+        advised: Advised::of(profile, run, web.app.currency()),
         ending,
         finish_at: finish.and_then(|it| it.finish_at).map(text::rfc3339),
         deadline: deadline.map(text::rfc3339),

@@ -126,7 +126,7 @@ async fn measure(ranks: u32, store: &Store) -> Measured {
         }
     }
     let began = Instant::now();
-    let said = runs.look(&key, |run| words::sentence(run, &[], now));
+    let said = runs.look(&key, |run| words::sentence(run, &[], now, "USD"));
     let sentence = began.elapsed();
     assert!(said.is_some_and(|it| it.contains("Runs: 1.00 s a step")));
     let began = Instant::now();

@@ -25,7 +25,7 @@ pub struct Prices {
 /// A price that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "detect.gpu_hour_usd: the price `{value}` of `{card}` {why}: it is dollars an hour above 0 and below 1,000,000, like 11.06"
+    "detect.gpu_hour_usd: the price `{value}` of `{card}` {why}: it is what an hour costs, above 0 and below 1,000,000, like 11.06"
 )]
 pub struct PriceError {
     card: String,
@@ -33,7 +33,7 @@ pub struct PriceError {
     why: String,
 }
 
-/// Below this an hour of a GPU must cost, in nano-USD: a million dollars.
+/// Below this an hour of a GPU must cost, in nano-units: a million.
 const TOO_MUCH: i64 = 1_000_000 * 1_000_000_000;
 
 /// Refuses what is no price.

@@ -44,7 +44,7 @@ pub(super) fn prices(look: &Look<'_>) -> Looked {
             format!("prices-{model}"),
             format!("{gpus_in_words} {name} without a price"),
         )
-        .missing("What they cost: they are in no sum of dollars")
+        .missing("What they cost: they are in no sum of money")
         .fix(format!(
             "{why}. docs/cost.md says how discounts and nodes are priced."
         ))

@@ -283,7 +283,7 @@ fn take(
             own_second = i64::try_from(part(1)).ok();
         }
         Err(why) => {
-            let fix = format!("[detect.gpu_hour_usd] \"{model}\" = \"dollars an hour\"");
+            let fix = format!("[detect.gpu_hour_usd] \"{model}\" = \"what an hour costs\"");
             let unpriced = Unpriced {
                 cluster: Arc::clone(&cluster),
                 model,

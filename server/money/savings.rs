@@ -190,7 +190,7 @@ async fn make(
     let (own, specs) = (app.clone(), Arc::clone(specs));
     let (prices, all) = (Arc::clone(&terms), Arc::clone(&found));
     let choosing = move || choose(&own, &prices, &specs, &all, at);
-    let (chosen, mut savings) = apart(choosing).await;
+    let (chosen, committed, mut savings) = apart(choosing).await;
     for it in chosen {
         let mut measured = Vec::with_capacity(it.looked_at.len());
         for key in &it.looked_at {
@@ -217,7 +217,7 @@ async fn make(
     }
     let saved = |it: &RightSize| std::cmp::Reverse(it.proposal.saved_per_day);
     savings.right_size.sort_by_key(saved);
-    savings.off = nodes::off(app, &terms, &found, at).await?;
+    savings.off = nodes::off(app, &terms, &found, committed, at).await?;
     let since = Timestamp::from_millis(at.millis() - ADVISED_FOR);
     let cluster = grant.cluster.as_deref();
     savings.advised = advice::kept(&app.store, since..at, cluster).await?;
@@ -238,14 +238,14 @@ struct Chosen {
     choice: Choice,
 }
 
-/// Who is looked at, with the counts of those who are not: a walk over every GPU.
+/// Who is looked at, with what is committed to and the counts of those who are not: a walk over every GPU.
 fn choose(
     app: &App,
     terms: &Terms,
     specs: &Specs,
     found: &MoneySnapshot,
     at: Timestamp,
-) -> (Vec<Chosen>, Savings) {
+) -> (Vec<Chosen>, Committed, Savings) {
     let mut savings = Savings {
         at,
         currency: terms.sources.cost.currency.clone(),
@@ -281,7 +281,7 @@ fn choose(
             choice,
         });
     }
-    (chosen, savings)
+    (chosen, committed, savings)
 }
 
 /// GPUs that one holder has now, all of one card.

@@ -8,8 +8,18 @@ use uuid::Uuid;
 
 use super::group::Says;
 use super::message::{Called, Item, Message};
+use crate::words::text::money;
 
-fn item(number: u128) -> Item {
+/// What the money of those is in that a template is tried with.
+const USD: &str = "USD";
+
+/// What the GPU costs an hour that is broken, nano-units …
+const HOUR: i64 = 11_060_000_000;
+
+/// … and what it has cost.
+const LOST: i64 = 2_770_000_000;
+
+fn item(number: u128, currency: &str) -> Item {
     Item {
         id: Uuid::from_u128(number),
         state: "open",
@@ -27,8 +37,8 @@ fn item(number: u128) -> Item {
         until: None,
         evidence: vec!["GPU 3 of node-7: XID 79, count 1".to_owned()],
         action: "Drain the node and reboot it.".to_owned(),
-        costs: "costs $11.06/h".to_owned(),
-        lost: "0.25 GPU-hours, $2.77".to_owned(),
+        costs: format!("costs {}/h", money(currency, HOUR)),
+        lost: format!("0.25 GPU-hours, {}", money(currency, LOST)),
         reckoned: Basis::BrokenGpu.words(),
         owner: "research".to_owned(),
         runbook: "https://gpufleet.example.org/runbooks/xid.md".to_owned(),
@@ -68,7 +78,7 @@ fn message(says: Says, incidents: Vec<Item>) -> Message {
         over: incidents.len() - open,
         left_out: 0,
         since: "2026-01-02T03:04:05Z".to_owned(),
-        costs: Some("$11.06/h".to_owned()),
+        costs: Some(format!("{}/h", money(USD, HOUR))),
         link: "https://gpufleet.example.org/incidents".to_owned(),
         silence: format!("gpufleet silence {} --for 2h", Uuid::from_u128(1)),
         incidents,
@@ -81,22 +91,22 @@ fn message(says: Says, incidents: Vec<Item>) -> Message {
 /// One of each shape: one incident, several with one over, all over, more than are shown, one of which
 /// little is known, and none that can be read.
 pub fn messages() -> Vec<Message> {
-    let mut over = item(2);
+    let mut over = item(2, USD);
     (over.state, over.until) = ("resolved", Some("2026-01-02T04:04:05Z".to_owned()));
     over.called[0].is_open = false;
-    let mut bare = item(3);
+    let mut bare = item(3, USD);
     (bare.node, bare.gpu, bare.grafana) = (None, None, None);
     bare.evidence.clear();
     bare.action.clear();
-    let mut many = message(Says::Updated, vec![item(1), item(2)]);
+    let mut many = message(Says::Updated, vec![item(1, USD), item(2, USD)]);
     many.left_out = 998;
     let mut unread = message(Says::Resolved, Vec::new());
     unread.left_out = 1;
     let mut unpriced = message(Says::Opened, vec![bare]);
     unpriced.costs = None;
     vec![
-        message(Says::Opened, vec![item(1)]),
-        message(Says::Updated, vec![item(1), over.clone()]),
+        message(Says::Opened, vec![item(1, USD)]),
+        message(Says::Updated, vec![item(1, USD), over.clone()]),
         message(Says::Resolved, vec![over.clone(), over]),
         many,
         unpriced,
@@ -104,9 +114,9 @@ pub fn messages() -> Vec<Message> {
     ]
 }
 
-/// A message that says that it is a test; a receiver may throw it away.
-pub fn test(way: &Arc<str>, now: Timestamp) -> Message {
-    let mut one = item(Uuid::now_v7().as_u128());
+/// A message that says that it is a test, with a price in this currency; a receiver may throw it away.
+pub fn test(way: &Arc<str>, currency: &str, now: Timestamp) -> Message {
+    let mut one = item(Uuid::now_v7().as_u128(), currency);
     (one.severity, one.kind) = ("info", "test");
     (one.called[0].severity, one.called[0].kind) = ("info", "test");
     one.what = "This is a test of gpufleet's notifications, nothing is wrong".to_owned();

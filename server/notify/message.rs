@@ -231,13 +231,14 @@ pub fn told(sending: &Sending) -> impl Iterator<Item = Uuid> {
 }
 
 /// Writes a message, but for title and text, which templates make of it. `incidents` are those of
-/// [`told`] as far as they are known; `place` says where one is.
+/// [`told`] as far as they are known; `place` says where one is, `currency` what their money is in.
 pub fn write(
     sending: &Sending,
     incidents: &[Incident],
     settings: &Settings,
     addresses: &Addresses,
     place: &dyn Fn(&Place) -> String,
+    currency: &str,
     now: Timestamp,
 ) -> Message {
     let group = &sending.group;
@@ -249,7 +250,10 @@ pub fn write(
     });
     let open = all.iter().filter(|it| it.resolved_at.is_none()).count();
     let severity = all.first().map(|it| it.severity);
-    let costs = all_cost(all.iter().copied().filter(|it| it.resolved_at.is_none()));
+    let costs = all_cost(
+        all.iter().copied().filter(|it| it.resolved_at.is_none()),
+        currency,
+    );
     let wanted = match sending.way.kind.wants_each() {
         true => all.len(),
         false => MAX_ITEMS,
@@ -261,7 +265,7 @@ pub fn write(
         .take(wanted)
         .map(|it| Item {
             called: called(it, group, settings),
-            ..item(it, settings, addresses, place)
+            ..item(it, settings, addresses, place, currency)
         })
         .collect();
     let common: Vec<String> = group
@@ -325,6 +329,7 @@ fn item(
     settings: &Settings,
     addresses: &Addresses,
     place: &dyn Fn(&Place) -> String,
+    currency: &str,
 ) -> Item {
     let at = &incident.place;
     let short = |it: &str| harmless(it, MAX_TEXT);
@@ -362,8 +367,8 @@ fn item(
         until: incident.resolved_at.map(text::rfc3339),
         evidence,
         action: short(&incident.action),
-        costs: costs(incident),
-        lost: lost(incident),
+        costs: costs(incident, currency),
+        lost: lost(incident, currency),
         reckoned: reckoned(incident),
         owner: short(settings.owner_words(incident)),
         runbook: format!("{}/{}.md", addresses.runbooks, super::runbook::of(incident)),

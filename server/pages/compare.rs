@@ -20,7 +20,7 @@ use crate::runs::repeats::{self, Repeated, Sides};
 use crate::runs::{KnownRun, RunKey, cost, lookup, words as sentences};
 use crate::store::{RunFilter, StoreError};
 use crate::web::Web;
-use crate::words::text::{self, Name, dollars, segment};
+use crate::words::text::{self, Name, in_currency, money, segment};
 use crate::words::{self, address};
 
 /// Runs to choose from, the last started first; any other is named in the address.
@@ -326,7 +326,7 @@ fn side(letter: &'static str, it: &Compared) -> Side {
 async fn spent(web: &Web, run: &Compared) -> Result<Result<String, String>, StoreError> {
     let attempts = Attempts::of(&web.app.store, &run.key).await?;
     let cost = cost::of(&attempts, &run.key, run.attempt.clone());
-    Ok(cost.so_far().map(dollars))
+    Ok(cost.so_far().map(|it| money(web.app.currency(), it)))
 }
 
 /// The figures of both, each with its reason where there is none.
@@ -367,8 +367,8 @@ async fn rows(web: &Web, both: [&Compared; 2], against: &Against) -> Result<Vec<
         Row {
             anchor: PRICES,
             ..row("A million tokens", &|it| {
-                let usd = it.usd_per_million_tokens.clone();
-                usd.map(|it| format!("${it:.4}"))
+                let cost = it.usd_per_million_tokens.clone();
+                cost.map(|it| in_currency(web.app.currency(), "", &format!("{it:.4}")))
             })
         },
         Row {

@@ -192,7 +192,7 @@ async fn render(
     };
     let mut open = web.app.incidents.open(&frame.grant);
     open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
-    let open = incidents::headline(&open, view);
+    let open = incidents::headline(&open, view, web.app.currency());
     let mut page = page(
         &web.app.config.ingest.grpc_listen,
         view,

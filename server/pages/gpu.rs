@@ -377,7 +377,7 @@ fn status(live: &Live, now: Timestamp, cordoned: &Cordoned) -> Status {
 }
 
 fn facts(live: &Live) -> Vec<(&'static str, Name)> {
-    const NAMED: [(&str, &str); 18] = [
+    const NAMED: [(&str, &str); 20] = [
         ("Model", attribute::GPU_MODEL),
         ("Index", attribute::GPU_INDEX),
         ("PCI address", attribute::PCI_ADDRESS),
@@ -391,6 +391,8 @@ fn facts(live: &Live) -> Vec<(&'static str, Name)> {
         ("Source", attribute::SOURCE),
         ("Why no holder is named", attribute::HOLDER_UNKNOWN),
         ("Workload", attribute::WORKLOAD),
+        ("Role", attribute::WORKLOAD_ROLE),
+        ("Number in its workload", attribute::WORKLOAD_INDEX),
         ("Queue", attribute::QUEUE),
         ("Slurm account", attribute::SLURM_ACCOUNT),
         ("Slurm user", attribute::SLURM_USER),

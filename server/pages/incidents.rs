@@ -12,11 +12,11 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
-use super::asked::Path;
+use super::asked::{Path, Query};
 use super::frame::{self, Frame};
 use super::{problem, runbook};
 use crate::api::deliveries::{deliveries, shows_why};
-use crate::api::incidents::find;
+use crate::api::incidents::{IncidentsAsked, find};
 use crate::fleet::naming::origin_of;
 use crate::notify::group::{Group, State as Told};
 use crate::store::model::IncidentFilter;
@@ -28,9 +28,12 @@ use crate::words::{self, address};
 
 mod beside;
 
+mod narrowed;
+
 mod say;
 
 pub(in crate::pages) use beside::Beside;
+use narrowed::Narrowed;
 use say::SayForm;
 pub use say::say;
 
@@ -48,8 +51,9 @@ struct ListPage {
     open: Vec<Row>,
     silences: Vec<Silent>,
     over: Vec<Row>,
-    /// Whether more are over than stand there.
-    has_older: bool,
+    /// Where older ones stand that are over.
+    older: Option<String>,
+    only: Narrowed,
 }
 
 /// What nobody is told of for a while.
@@ -143,27 +147,42 @@ pub struct Headline {
 }
 
 /// `GET /incidents`.
-pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
-    let view = web.views.get(&web.app).await;
-    let filter = IncidentFilter {
-        cluster: frame.grant.cluster.clone(),
-        state: Some(Life::Resolved),
-        ..IncidentFilter::default()
+pub async fn show(
+    State(web): State<Arc<Web>>,
+    Query(asked): Query<IncidentsAsked>,
+    frame: Frame,
+) -> Response {
+    let only = match Narrowed::of(asked, &frame.grant) {
+        Ok(only) => only,
+        Err(refused) => {
+            let why = text::harmless(refused.detail(), text::SENTENCE_CHARACTERS);
+            let title = "Incidents cannot be asked for so";
+            return problem::refused(frame, refused.status(), title, why + ".", "/incidents");
+        }
     };
-    let (over, next) = match web.app.store.incidents(&filter, None, OVER).await {
+    let view = web.views.get(&web.app).await;
+    let currency = web.app.currency();
+    let filter = IncidentFilter {
+        state: Some(Life::Resolved),
+        ..only.filter.clone()
+    };
+    let (over, next) = match web.app.store.incidents(&filter, only.before, OVER).await {
         Ok(over) => over,
         Err(error) => return problem::store_failed(frame, &error),
     };
-    let mut open = web.app.incidents.open(&frame.grant);
-    open.sort_by_key(|it| (!is_live(it), rank(it)));
-    let is_open = |it: &&Incident| !open.iter().any(|known| known.id == it.id);
+    let known = web.app.incidents.open(&frame.grant);
     let over: Vec<Row> = over
         .iter()
-        .filter(is_open)
-        .map(|it| row(it, &view, frame.at))
+        .filter(|it| !known.iter().any(|known| known.id == it.id) && filter.is_met(it))
+        .map(|it| row(it, &view, frame.at, currency))
         .collect();
-    let silences = silences(&web, &open, &view, &frame);
-    let open: Vec<Row> = open.iter().map(|it| row(it, &view, frame.at)).collect();
+    let mut open: Vec<&Incident> = known.iter().filter(|it| only.filter.is_met(it)).collect();
+    open.sort_by_key(|it| (!is_live(it), rank(it)));
+    let open: Vec<Row> = open
+        .into_iter()
+        .map(|it| row(it, &view, frame.at, currency))
+        .collect();
+    let silences = silences(&web, &known, &view, &frame);
     let count = |of| {
         let mark = words::watermark(of);
         open.iter().filter(|it| it.mark == mark).count()
@@ -179,7 +198,8 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         open,
         silences,
         over,
-        has_older: next.is_some(),
+        older: next.map(|it| only.address(it)),
+        only,
     };
     frame::page(StatusCode::OK, &page)
 }
@@ -242,11 +262,16 @@ pub async fn show_one(
             .iter()
             .map(|it| told_entry(it, shows_why(&frame.grant)))
             .collect(),
-        row: row(&incident, &view, frame.at),
+        row: row(&incident, &view, frame.at, web.app.currency()),
         job: run_of(&incident.place_and_run())
             .map(|key| (address::run(&key), Name::new(&key.run.job.name))),
         runbook: runbook::address(crate::notify::runbook::of(&incident)),
-        facts: facts(&incident, frame.at),
+        facts: facts(
+            &incident,
+            &web.app.incidents.owner_of(&incident),
+            frame.at,
+            web.app.currency(),
+        ),
         evidence: incident
             .evidence
             .iter()
@@ -265,8 +290,8 @@ pub async fn show_one(
     frame::page(StatusCode::OK, &page)
 }
 
-/// What the fleet page says; nothing when nothing is wrong.
-pub fn headline(incidents: &[Incident], view: &FleetView) -> Option<Headline> {
+/// What the fleet page says, with money in this currency; nothing when nothing is wrong.
+pub fn headline(incidents: &[Incident], view: &FleetView, currency: &str) -> Option<Headline> {
     let live = incidents.iter().filter(|it| is_live(it));
     let mut shown: Vec<&Incident> = live.collect();
     // What is simulated is in no live sum: it is said here only where nothing live is wrong.
@@ -274,11 +299,11 @@ pub fn headline(incidents: &[Incident], view: &FleetView) -> Option<Headline> {
         shown = incidents.iter().collect();
     }
     let worst = shown.iter().min_by_key(|it| rank(it))?;
-    let all_cost = all_cost(shown.iter().copied()).filter(|_| shown.len() > 1);
+    let all_cost = all_cost(shown.iter().copied(), currency).filter(|_| shown.len() > 1);
     Some(Headline {
         count: text::counted(shown.len(), "incident", "incidents"),
         all_cost,
-        worst: row(worst, view, view.at),
+        worst: row(worst, view, view.at, currency),
     })
 }
 
@@ -295,7 +320,7 @@ fn rank(incident: &Incident) -> (std::cmp::Reverse<(u8, u64)>, Timestamp) {
     (std::cmp::Reverse((severity, loses)), incident.since)
 }
 
-fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
+fn row(incident: &Incident, view: &FleetView, now: Timestamp, currency: &str) -> Row {
     let until = incident.resolved_at.unwrap_or(now);
     let lasted = text::span(until.millis() - incident.since.millis());
     Row {
@@ -304,8 +329,8 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
         place_address: address::place(&incident.place),
         what: Name::sentence(&incident.what),
         cause: incident.cause.is_known().then(|| incident.cause.words()),
-        costs: costs(incident),
-        lost: lost(incident),
+        costs: costs(incident, currency),
+        lost: lost(incident, currency),
         since: Moment {
             text: text::moment(incident.since),
             datetime: text::rfc3339(incident.since),
@@ -325,13 +350,19 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
     }
 }
 
-fn facts(incident: &Incident, now: Timestamp) -> Vec<(&'static str, String)> {
+fn facts(
+    incident: &Incident,
+    owner: &str,
+    now: Timestamp,
+    currency: &str,
+) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("Kind", incident.family.name().replace('_', " ")),
         ("Cause", why(incident)),
+        ("Owner", text::harmless(owner, text::SHOWN_CHARACTERS)),
         ("Began", text::moment(incident.since)),
         ("Last seen", text::ago(now, incident.seen_at)),
-        ("Price", price(incident)),
+        ("Price", price(incident, currency)),
     ];
     if let Some(at) = incident.resolved_at {
         facts.push(("Over", text::moment(at)));

@@ -122,7 +122,7 @@ async fn read(
         let (found, next) = web.app.store.runs(&choice.filter, after, SHOWN).await?;
         let rows = found.into_iter().map(|stored: KnownRun| {
             let open = web.app.incidents.of_run(&stored.key);
-            let job = |key: &RunKey, run: &Run| job(key, run, &open, at);
+            let job = |key: &RunKey, run: &Run| job(key, run, &open, at, web.app.currency());
             lookup::as_it_is(&web.app, stored, job)
         });
         jobs.extend(rows.filter(|it| choice.state.is_none_or(|state| it.state == state)));
@@ -174,7 +174,7 @@ fn nothing(asked: &JobsAsked, is_all: bool) -> String {
     words
 }
 
-fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp) -> Job {
+fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp, currency: &str) -> Job {
     let facts = &run.facts;
     let state = run.state(at);
     let ending = facts.ending.as_ref();
@@ -194,7 +194,7 @@ fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp) -> Job {
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
         sentence: text::harmless(
-            &sentences::sentence(run, open, at),
+            &sentences::sentence(run, open, at, currency),
             sentences::LISTED_CHARACTERS,
         ),
         ranks: match (known, facts.world) {

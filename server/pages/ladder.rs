@@ -15,7 +15,7 @@ use crate::runs::RunKey;
 use crate::runs::compare::Against;
 use crate::runs::ladder::{self, RUNG};
 use crate::web::Web;
-use crate::words::text::{self, Name, segment};
+use crate::words::text::{self, Name, in_currency, segment};
 use crate::words::{self, address};
 
 /// Settings that differ, named in a row; the API has them all.
@@ -90,7 +90,7 @@ pub async fn show(
         api_address: format!("/api/v1/ladders/{}/{}", segment(&cluster), segment(&name)),
         rungs: before
             .zip(&found.rungs)
-            .map(|(before, it)| row(before, it))
+            .map(|(before, it)| row(before, it, web.app.currency()))
             .collect(),
         left_out: found.left_out,
         watermark: words::watermark(origin),
@@ -120,7 +120,7 @@ fn not_found(frame: Frame, name: &str) -> Response {
     )
 }
 
-fn row(before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
+fn row(before: Option<&RunKey>, rung: &ladder::Rung, currency: &str) -> Row {
     let it = &rung.compared;
     let key = &it.key;
     let differs = rung
@@ -149,7 +149,7 @@ fn row(before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
             .map(|it| format!("{:.4} → {:.4}", it.a, it.b))
             .ok_or("not comparable"),
         cost: match &it.usd_per_million_tokens {
-            Ok(usd) => Ok(format!("${usd:.4}")),
+            Ok(cost) => Ok(in_currency(currency, "", &format!("{cost:.4}"))),
             Err(why) => Err(why.clone()),
         },
     }

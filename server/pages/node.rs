@@ -70,6 +70,8 @@ struct Row {
     temperature: Cell,
     holder: Option<Name>,
     holder_known: bool,
+    /// What its holder is in its workload, and which: `workers 3/0`.
+    role: Option<Name>,
     /// The job that computes on it: address, name, rank.
     job: Option<(String, Name, u32)>,
     last: String,
@@ -134,6 +136,7 @@ pub async fn show(
     for (row, gpu) in page.gpus.iter_mut().zip(gpus()) {
         let job = jobs.remove(&*gpu.key.id);
         row.job = job.map(|(key, rank)| (address::run(&key), Name::new(&key.run.job.name), rank));
+        row.role = web.app.fleet.look(&gpu.key, role).flatten();
     }
     frame::page(StatusCode::OK, &page)
 }
@@ -283,9 +286,20 @@ fn row(gpu: &GpuView, is_share: bool, at: Timestamp) -> Row {
         temperature: Cell::of(Unit::Celsius, readings.temperature),
         holder: gpu.holder.as_deref().map(Name::new),
         holder_known: gpu.holder_known,
+        role: None,
         job: None,
         last: text::ago(at, gpu.last_point),
     }
+}
+
+/// What the holder of a GPU or share is in its workload, as far as it says so.
+fn role(live: &Live) -> Option<Name> {
+    let told = [attribute::WORKLOAD_ROLE, attribute::WORKLOAD_INDEX];
+    let told = told
+        .into_iter()
+        .filter_map(|it| live.resource.attribute(it));
+    let told: Vec<&str> = told.collect();
+    (!told.is_empty()).then(|| Name::new(&told.join(" ")))
 }
 
 fn readers(live: &Live, past: &past::Past, at: Timestamp) -> Vec<Reader> {

@@ -195,6 +195,7 @@ fn page(
     (minutes, start, end): (i64, Timestamp, Timestamp),
 ) -> RunPage {
     let state = run.state(frame.at);
+    let currency = web.app.currency();
     let here = address::run(key);
     let attempts = past.attempts.all().iter().take(ATTEMPTS).map(|it| {
         let (number, address) = (it.key.run.attempt, address::run(&it.key));
@@ -209,7 +210,7 @@ fn page(
     let (ranks, more_ranks) = parts::ranks(run, frame.at, &key.cluster);
     let broke_off = past.reliability.as_ref();
     let told = advice::of(&web.app, &web.specs, (key, run), broke_off, frame.at);
-    let advised = told.map(|it| advice::advisory(&it, run));
+    let advised = told.map(|it| advice::advisory(&it, run, web.app.currency()));
     RunPage {
         title: Name::new(&key.run.job.name),
         job: Name::new(&key.run.job.to_string()),
@@ -227,10 +228,10 @@ fn page(
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
         sentence: text::harmless(
-            &sentences::sentence(run, &open, frame.at),
+            &sentences::sentence(run, &open, frame.at, currency),
             sentences::SHOWN_CHARACTERS,
         ),
-        incidents: Beside::of(open, view, frame.at),
+        incidents: Beside::of(open, view, frame.at, currency),
         figures: parts::figures(web, (key, run), &past, frame.at),
         ranges: RANGES
             .iter()
@@ -254,7 +255,7 @@ fn page(
         loss_marks: marks::of_curves(&past.changed, &loss::minutes(&(start..end))),
         range_from: text::moment(start),
         range_to: text::moment(end),
-        ending: ending.map(|it| parts::ending(it, past.cost.of_lost_steps(run).ok())),
+        ending: ending.map(|it| parts::ending(it, past.cost.of_lost_steps(run).ok(), currency)),
         ranks,
         more_ranks,
         fingerprint: pairs(&run.facts.fingerprint),

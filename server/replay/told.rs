@@ -45,7 +45,7 @@ pub fn text(replayed: &Replayed) -> String {
     }
     for (place, incident) in replayed.incidents.iter().enumerate() {
         line(&mut out, "");
-        one(&mut out, incident);
+        one(&mut out, incident, &replayed.currency);
         if let Some(then) = &replayed.then {
             let said = match then.also.get(place) {
                 Some(true) => "it opened then as well",
@@ -70,14 +70,14 @@ pub fn text(replayed: &Replayed) -> String {
         );
         for incident in &then.only {
             line(&mut out, "");
-            one(&mut out, incident);
+            one(&mut out, incident, &replayed.currency);
         }
     }
     unable(&mut out, &replayed.unable);
     out
 }
 
-fn one(out: &mut String, incident: &Incident) {
+fn one(out: &mut String, incident: &Incident, currency: &str) {
     let family = incident.family.name().replace('_', " ");
     let what = text::harmless(&incident.what, text::SHOWN_CHARACTERS);
     line(
@@ -107,7 +107,7 @@ fn one(out: &mut String, incident: &Incident) {
         let said = evidence(&it.what, &it.readings);
         field(out, "read", &text::harmless(&said, SHOWN));
     }
-    field(out, "lost", &price(incident));
+    field(out, "lost", &price(incident, currency));
 }
 
 fn unable(out: &mut String, unable: &[Unable]) {
@@ -172,6 +172,7 @@ pub fn json(replayed: &Replayed) -> String {
         let then = replayed.then.as_ref()?;
         then.also.get(place).copied()
     };
+    let known = |it: &Incident| known(it, it.owner.clone(), replayed.until, &replayed.currency);
     let incidents = replayed.incidents.iter().enumerate();
     let told = Told {
         what: &replayed.what,
@@ -184,14 +185,14 @@ pub fn json(replayed: &Replayed) -> String {
         notes: &replayed.notes,
         incidents: incidents
             .map(|(place, it)| Fired {
-                incident: known(it, replayed.until),
+                incident: known(it),
                 also_then: also(place),
             })
             .collect(),
         left_out: replayed.left_out,
         only_then: replayed.then.as_ref().map(|then| {
             let only = then.only.iter();
-            only.map(|it| known(it, replayed.until)).collect()
+            only.map(known).collect()
         }),
         unable: replayed
             .unable

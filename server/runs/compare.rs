@@ -48,7 +48,7 @@ pub struct Compared {
     pub sentence: String,
     /// What of it decides what it costs.
     pub attempt: cost::Attempt,
-    /// US dollars for a million tokens at its pace, or why that is not known.
+    /// What a million tokens cost at its pace, in `cost.currency`, or why that is not known.
     pub usd_per_million_tokens: Result<f64, String>,
     /// What is compared of it.
     pub side: Side,
@@ -236,7 +236,7 @@ pub async fn one(app: &App, key: RunKey) -> Result<Option<Compared>, StoreError>
     let attempt = cost::Attempt::of(app, (&key, &run), now);
     Ok(Some(Compared {
         state: run.state(now),
-        sentence: words::sentence(&run, &app.incidents.of_run(&key), now),
+        sentence: words::sentence(&run, &app.incidents.of_run(&key), now, app.currency()),
         usd_per_million_tokens: cost::per_million_tokens(&attempt, &side),
         attempt,
         facts: run.facts,

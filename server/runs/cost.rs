@@ -2,7 +2,7 @@
 //!
 //! The time is that of all attempts up to this one; of an attempt that is over a rank counts as one GPU.
 //! The price is that of the GPUs it computes on now. A GPU without a price makes the cost unknown and
-//! never smaller.
+//! never smaller. All of it is in `cost.currency`, also where a name says USD.
 
 use gpufleet_analysis::plan;
 use gpufleet_telemetry::time::Timestamp;
@@ -21,7 +21,7 @@ const HOUR_S: i128 = 3_600;
 pub struct Cost {
     /// GPU-nanoseconds that were held, over all attempts; or why that is not known.
     pub held_gpu_ns: Result<u128, String>,
-    /// Nano-USD of one of its GPUs for an hour, mean over them; or why there is none.
+    /// Nano-units of one of its GPUs for an hour, mean over them; or why there is none.
     pub nano_usd_per_gpu_hour: Result<i64, String>,
 }
 
@@ -57,7 +57,7 @@ impl Cost {
         price.filter(|_| self.held_gpu_ns.is_ok()).copied()
     }
 
-    /// What was spent, nano-USD.
+    /// What was spent, nano-units.
     ///
     /// # Errors
     /// A sentence that says why that is not known.
@@ -68,7 +68,7 @@ impl Cost {
         spent.ok_or_else(|| "not known: the sum is beyond reckoning".to_owned())
     }
 
-    /// US dollars of a step at the run's present pace.
+    /// What a step costs at the run's present pace.
     ///
     /// # Errors
     /// A sentence that says why that is not known.
@@ -77,7 +77,7 @@ impl Cost {
         Ok(self.a_second(run)? * step)
     }
 
-    /// US dollars of a million tokens at the run's present pace.
+    /// What a million tokens cost at the run's present pace.
     ///
     /// # Errors
     /// A sentence that says why that is not known.
@@ -87,7 +87,7 @@ impl Cost {
         Ok(self.a_second(run)? / tokens * 1e6)
     }
 
-    /// US dollars of the steps that are to be done again, at the pace that the run had.
+    /// What the steps cost that are to be done again, at the pace that the run had.
     ///
     /// # Errors
     /// A sentence that says why that is not known.
@@ -113,7 +113,7 @@ pub fn of(attempts: &Attempts, key: &RunKey, last: Attempt) -> Cost {
     }
 }
 
-/// Nano-USD of one GPU of a run for an hour, mean over its GPUs.
+/// Nano-units of one GPU of a run for an hour, mean over its GPUs.
 ///
 /// # Errors
 /// A sentence that says why there is none.
@@ -138,7 +138,7 @@ pub fn price(app: &App, (key, run): (&RunKey, &Run)) -> Result<i64, String> {
     i64::try_from(mean).map_err(|_| "not known: the price is beyond reckoning".to_owned())
 }
 
-/// US dollars for a million tokens at the pace of a side.
+/// What a million tokens cost at the pace of a side.
 ///
 /// # Errors
 /// A sentence that says why that is not known.
@@ -150,7 +150,7 @@ pub(super) fn per_million_tokens(attempt: &Attempt, side: &Side) -> Result<f64, 
     Ok(usd_a_second(price, attempt.gpus) * seconds / tokens * 1e6)
 }
 
-/// US dollars of so many GPUs a second, where one costs so many nano-USD an hour.
+/// What so many GPUs cost a second, where one costs so many nano-units an hour.
 fn usd_a_second(nano_usd_per_gpu_hour: i64, gpus: usize) -> f64 {
     nano_usd_per_gpu_hour as f64 / 1e9 * gpus as f64 / HOUR_S as f64
 }

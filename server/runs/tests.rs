@@ -523,7 +523,7 @@ async fn a_run_whose_ranks_are_heard_and_make_no_step_stands_and_promises_nothin
         let stands = at(seconds).since(ended_at) > 120 * NANOS_PER_SECOND;
         assert_eq!(run.state(at(seconds)), State::Running);
         assert_eq!(run.stands_since(at(seconds)), stands.then_some(ended_at));
-        let sentence = words::sentence(&run, &[], at(seconds));
+        let sentence = words::sentence(&run, &[], at(seconds), "USD");
         assert_eq!(
             sentence.starts_with("Stands: "),
             seconds == 140,

@@ -25,10 +25,11 @@ pub const LISTED_CHARACTERS: usize = 600;
 /// Why a run that stands has no pace and no finish.
 pub const STANDS: &str = "it stands: no step came lately";
 
-/// The sentence that stands above everything else; cause and costs are those of the open incidents of the run.
-pub fn sentence(run: &Run, open: &[Incident], now: Timestamp) -> String {
+/// The sentence that stands above everything else; cause and costs are those of the open incidents of the run, their
+/// money is in this currency.
+pub fn sentence(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> String {
     match run.state(now) {
-        State::Running => running(run, open, now),
+        State::Running => running(run, open, now, currency),
         State::Silent { since } => format!(
             "Silent: nothing was heard of it since {} UTC, {}. Whether it runs is not known.",
             text::moment(since),
@@ -44,17 +45,17 @@ pub fn sentence(run: &Run, open: &[Incident], now: Timestamp) -> String {
     }
 }
 
-fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
+fn running(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> String {
     let Some(judged) = &run.judged else {
         let runs = match run.last_step() {
             Some(step) => format!(
                 "Runs, at step {}; how fast is not known yet.",
                 text::grouped(step as f64)
             ),
-            None => without_a_step(run, open, now),
+            None => without_a_step(run, open, now, currency),
         };
         return match &run.by_collectives {
-            Some(judged) => format!("{} {runs}", slow(run, open, judged)),
+            Some(judged) => format!("{} {runs}", slow(run, open, judged, currency)),
             None => runs,
         };
     };
@@ -65,7 +66,7 @@ fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
             text::grouped(judged.step as f64),
             text::moment(since),
             text::ago(now, since),
-            because(dearest(open.iter())),
+            because(dearest(open.iter()), currency),
             unclear(run)
         );
     }
@@ -86,10 +87,10 @@ fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
         tokens.unwrap_or_default(),
         text::grouped(judged.step as f64)
     );
-    let slower = judged.slower.map(|it| became_slower(&it, open));
+    let slower = judged.slower.map(|it| became_slower(&it, open, currency));
     let slower = slower.unwrap_or_default();
     let judged = run.who_waits().unwrap_or(judged);
-    let slow = slow(run, open, judged);
+    let slow = slow(run, open, judged, currency);
     // What is wrong comes first. Who makes the others wait is why it is slower.
     match judged.verdict.stragglers.is_empty() {
         true => format!("{slower}{runs} {slow}{gone}"),
@@ -98,7 +99,7 @@ fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
 }
 
 /// That a run is slower than it was, since when, why, and what that costs.
-fn became_slower(slowdown: &Slowdown, open: &[Incident]) -> String {
+fn became_slower(slowdown: &Slowdown, open: &[Incident], currency: &str) -> String {
     let change = &slowdown.change;
     let is_it = |it: &&Incident| it.family == Family::Slower;
     format!(
@@ -106,12 +107,12 @@ fn became_slower(slowdown: &Slowdown, open: &[Incident]) -> String {
         (change.ratio - 1.0) * 100.0,
         text::grouped(change.since_step as f64),
         text::moment(slowdown.began_at),
-        because(open.iter().find(is_it))
+        because(open.iter().find(is_it), currency)
     )
 }
 
 /// A run that has told no step: since when, where its ranks say that they made none, and why, where that is known.
-fn without_a_step(run: &Run, open: &[Incident], now: Timestamp) -> String {
+fn without_a_step(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> String {
     let Some(since) = run.up_without_step(now) else {
         return "Runs, and has not told a step yet.".to_owned();
     };
@@ -119,7 +120,7 @@ fn without_a_step(run: &Run, open: &[Incident], now: Timestamp) -> String {
         "Runs, and has not made its first step since it came up at {} UTC, {}{}.{}",
         text::moment(since),
         text::ago(now, since),
-        because(dearest(open.iter())),
+        because(dearest(open.iter()), currency),
         unclear(run)
     )
 }
@@ -148,7 +149,7 @@ const fn unclear(run: &Run) -> &'static str {
 }
 
 /// Why, and what it costs, as its incident says; nothing before there is one.
-fn because(incident: Option<&Incident>) -> String {
+fn because(incident: Option<&Incident>, currency: &str) -> String {
     let Some(incident) = incident else {
         return String::new();
     };
@@ -161,10 +162,10 @@ fn because(incident: Option<&Incident>) -> String {
     let least = if is_all { "" } else { "at least " };
     // Before anything is lost nothing is known of its price.
     let so_far = lost.nano_usd().filter(|_| lost.gpu_seconds() > 0.0);
-    let so_far = so_far.map(|nano| format!(", {least}{} so far", text::dollars(nano)));
+    let so_far = so_far.map(|nano| format!(", {least}{} so far", text::money(currency, nano)));
     format!(
         ", {why}; that {}{}",
-        incident::costs(incident),
+        incident::costs(incident, currency),
         so_far.unwrap_or_default()
     )
 }
@@ -190,7 +191,7 @@ fn of_rank<'a>(run: &Run, rank: u32, open: &'a [Incident]) -> Option<&'a Inciden
 }
 
 /// Who is slow, or why nobody is named.
-pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged) -> String {
+pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged, currency: &str) -> String {
     let Verdict {
         stragglers,
         stages,
@@ -201,7 +202,7 @@ pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged) -> String {
     let slow = together(run, open, stragglers);
     if !slow.is_empty() {
         let named = slow.iter().take(NAMED);
-        let named: Vec<String> = named.map(|it| it.words(judged)).collect();
+        let named: Vec<String> = named.map(|it| it.words(judged, currency)).collect();
         let unnamed = slow.iter().skip(NAMED).map(|it| it.ranks.len());
         let more: usize = unnamed.sum();
         let more = (more > 0).then(|| format!(" And {more} more."));
@@ -312,7 +313,7 @@ mod tests {
             step_ns: 1_000_000_000,
         };
         run.judged = Some(judged.clone());
-        slow(&run, &[], &judged)
+        slow(&run, &[], &judged, "USD")
     }
 
     #[test]
@@ -331,14 +332,14 @@ mod tests {
             since: None,
         };
         let begin = "Its steps take 12 % longer than they did, since step 1\u{202f}200 at ";
-        let told = became_slower(&slowdown, &[]);
+        let told = became_slower(&slowdown, &[], "USD");
         assert!(
             told.starts_with(begin) && told.ends_with(" UTC. "),
             "{told}"
         );
         let mut incident = crate::notify::fixture::incident(1);
         (incident.family, incident.cause) = (Family::Slower, Cause::Storage);
-        let told = became_slower(&slowdown, &[incident]);
+        let told = became_slower(&slowdown, &[incident], "USD");
         assert!(
             told.contains(" UTC, because of storage; that costs "),
             "{told}"
@@ -350,7 +351,7 @@ mod tests {
         let mut run = Run::default();
         let told = vec![(training::LAST_STEP.id, 1_496.0)];
         run.ranks.entry(0).or_default().facts.readings = told;
-        let said = running(&run, &[], Timestamp::default());
+        let said = running(&run, &[], Timestamp::default(), "USD");
         assert_eq!(
             said,
             "Runs, at step 1\u{202f}496; how fast is not known yet."

@@ -75,7 +75,8 @@ impl Store {
     }
 
     /// Incidents, those that began last first, that began before `before`; at most `limit`, and never
-    /// more than [`MAX_INCIDENTS`]. And behind which place the next ones are; none behind the last.
+    /// more than [`MAX_INCIDENTS`]. And behind which place the next ones are; none behind the last. Where a name or a
+    /// severity is asked for there may be others among them: [`IncidentFilter::is_met`] says it of each.
     ///
     /// # Errors
     /// When the database refuses. One that cannot be read is set aside and left out.
@@ -95,6 +96,7 @@ impl Store {
         before: Option<IncidentPlace>,
         limit: usize,
     ) -> Result<(Vec<Incident>, Vec<Unreadable>, Option<IncidentPlace>), StoreError> {
+        let texts = filter.texts();
         let mut values = vec![Value::Text(&self.0.lease)];
         let mut conditions = vec!["lease = $1".to_owned()];
         let mut add = |condition: &str, value| {
@@ -112,6 +114,22 @@ impl Store {
         }
         if let Some(since) = filter.resolved_since {
             add("resolved_ms >= ?", Value::Int(since.millis()));
+        }
+        if let Some(from) = filter.from {
+            add(
+                "(resolved_ms = 0 OR resolved_ms >= ?)",
+                Value::Int(from.millis()),
+            );
+        }
+        if let Some(to) = filter.to {
+            add("since_ms < ?", Value::Int(to.millis()));
+        }
+        for (stands, text) in &texts {
+            let condition = match stands {
+                true => "replace(data, ?, '') <> data",
+                false => "replace(data, ?, '') = data",
+            };
+            add(condition, Value::Text(text));
         }
         if let Some(place) = &before {
             add("since_ms <= ?", Value::Int(place.since.millis()));

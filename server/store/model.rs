@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpufleet_analysis::incident::{Family, State as IncidentState};
 use gpufleet_analysis::inventory::Record;
 use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
 use gpufleet_analysis::owner::Holder;
@@ -21,9 +20,12 @@ use crate::runs::{KnownRun, StepDelta};
 
 mod days;
 
+mod incident;
+
 mod time;
 
 pub use days::{DayFacts, DayHour, DayInput, DayOf, LedgerDay, UnreadDay};
+pub use incident::IncidentFilter;
 pub use time::DayTime;
 
 /// The place in the world of one spool's stream.
@@ -372,19 +374,6 @@ pub struct MoneyTable {
     pub content: String,
     /// When it was imported.
     pub imported: Timestamp,
-}
-
-/// Which incidents. What is none is not asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct IncidentFilter {
-    /// In this cluster.
-    pub cluster: Option<Arc<str>>,
-    /// Of this kind.
-    pub family: Option<Family>,
-    /// In this state of their life.
-    pub state: Option<IncidentState>,
-    /// Over since this moment.
-    pub resolved_since: Option<Timestamp>,
 }
 
 /// A place in the list of incidents.

@@ -52,7 +52,7 @@ pub(super) fn of(
         ),
         one(
             unpriced,
-            format!("{} without a price: in no sum of dollars.", gpus(unpriced)),
+            format!("{} without a price: in no sum of money.", gpus(unpriced)),
             "The page Health has the line that gives them one.",
             Some("/health#prices"),
         ),

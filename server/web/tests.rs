@@ -45,6 +45,8 @@ mod find;
 
 mod fleet;
 
+mod incidents;
+
 mod jobs;
 
 mod live;

@@ -7,7 +7,7 @@ use gpufleet_analysis::price::Figure;
 use gpufleet_telemetry::catalog::{self, Unit};
 use gpufleet_telemetry::training::RunId;
 
-use super::text::{self, dollars};
+use super::text::{self, money};
 use crate::runs::RunKey;
 use crate::view::FleetView;
 
@@ -45,12 +45,12 @@ pub(crate) fn place_words(place: &Place, view: &FleetView) -> String {
 
 /// What an incident costs an hour, in words that go on behind its place: `costs $3.00/h`. Without a figure it says
 /// why there is none.
-pub(crate) fn costs(incident: &Incident) -> String {
+pub(crate) fn costs(incident: &Incident, currency: &str) -> String {
     let least = least(incident);
     if let Some(losing) = incident.losing_known() {
         return match losing.nano_usd_per_hour() {
             _ if losing.milli_gpus == 0 => "costs nothing now".to_owned(),
-            Some(nano) => format!("costs {least}{}/h", dollars(nano)),
+            Some(nano) => format!("costs {least}{}/h", money(currency, nano)),
             None => format!(
                 "costs {least}{}, without a price",
                 text::gpus(losing.milli_gpus)
@@ -58,7 +58,7 @@ pub(crate) fn costs(incident: &Incident) -> String {
         };
     }
     let rate = |losing: &Losing| match losing.nano_usd_per_hour() {
-        Some(nano) => format!("{least}{}/h", dollars(nano)),
+        Some(nano) => format!("{least}{}/h", money(currency, nano)),
         None => format!("{least}{} without a price", text::gpus(losing.milli_gpus)),
     };
     match incident.stake_known() {
@@ -73,8 +73,9 @@ pub(crate) fn costs(incident: &Incident) -> String {
 }
 
 /// What an incident has cost, in words.
-pub(crate) fn lost(incident: &Incident) -> String {
-    let known = incident.lost_known().map(|it| figure(it, least(incident)));
+pub(crate) fn lost(incident: &Incident, currency: &str) -> String {
+    let figure = |lost: &Lost| figure(lost, least(incident), currency);
+    let known = incident.lost_known().map(figure);
     let Some((of, stake)) = incident.stake_known() else {
         return known.unwrap_or_else(|| "not known".to_owned());
     };
@@ -84,26 +85,27 @@ pub(crate) fn lost(incident: &Incident) -> String {
         _ => "unobserved",
     };
     let known = known.unwrap_or_else(|| "nothing that is known".to_owned());
-    format!("{known}; {} {what}", figure(&stake.so_far, least(incident)))
+    format!("{known}; {} {what}", figure(&stake.so_far))
 }
 
 /// What an incident costs as one sentence: how much, at what pace, and what that is reckoned by; or why it is not
 /// known.
-pub(crate) fn price(incident: &Incident) -> String {
+pub(crate) fn price(incident: &Incident, currency: &str) -> String {
     let words = incident.basis.words();
     let pace = |losing: &Losing| {
         let hours = hours(losing.milli_gpus as f64 / 1_000.0);
-        let dollars = match losing.nano_usd_per_hour() {
-            Some(nano) => dollars(nano),
+        let cost = match losing.nano_usd_per_hour() {
+            Some(nano) => money(currency, nano),
             None => "without a price".to_owned(),
         };
-        format!("{hours} GPU-hours, {dollars} an hour")
+        format!("{hours} GPU-hours, {cost} an hour")
     };
     let stake = || incident.stake_known().map(|(_, it)| &it.losing);
     let now = incident.losing_known().or_else(stake);
+    let lost = lost(incident, currency);
     match now.filter(|_| incident.state != State::Resolved) {
-        Some(losing) => format!("{}; now {}: {words}.", lost(incident), pace(losing)),
-        None => format!("{}: {words}.", lost(incident)),
+        Some(losing) => format!("{lost}; now {}: {words}.", pace(losing)),
+        None => format!("{lost}: {words}."),
     }
 }
 
@@ -116,7 +118,10 @@ pub(crate) fn reckoned(incident: &Incident) -> &'static str {
 }
 
 /// What several incidents cost an hour together, as far as that is known; none where nothing is.
-pub(crate) fn all_cost<'a>(incidents: impl Iterator<Item = &'a Incident>) -> Option<String> {
+pub(crate) fn all_cost<'a>(
+    incidents: impl Iterator<Item = &'a Incident>,
+    currency: &str,
+) -> Option<String> {
     let (mut nano, mut is_all) = (0_i64, true);
     for incident in incidents {
         let known = incident.losing_known().and_then(Losing::nano_usd_per_hour);
@@ -124,7 +129,7 @@ pub(crate) fn all_cost<'a>(incidents: impl Iterator<Item = &'a Incident>) -> Opt
         nano = nano.saturating_add(known.unwrap_or(0));
     }
     let least = if is_all { "" } else { "at least " };
-    (nano > 0).then(|| format!("{least}{}/h", dollars(nano)))
+    (nano > 0).then(|| format!("{least}{}/h", money(currency, nano)))
 }
 
 const fn least(incident: &Incident) -> &'static str {
@@ -135,11 +140,12 @@ const fn least(incident: &Incident) -> &'static str {
 }
 
 /// GPU time and what it costs.
-fn figure(lost: &Lost, least: &str) -> String {
+fn figure(lost: &Lost, least: &str, currency: &str) -> String {
     let hours = hours(lost.gpu_seconds() / 3_600.0);
-    match lost.nano_usd() {
-        Some(nano) if lost.is_priced() => format!("{least}{hours} GPU-hours, {}", dollars(nano)),
-        Some(nano) => format!("{least}{hours} GPU-hours, at least {}", dollars(nano)),
+    let cost = lost.nano_usd().map(|nano| money(currency, nano));
+    match cost {
+        Some(cost) if lost.is_priced() => format!("{least}{hours} GPU-hours, {cost}"),
+        Some(cost) => format!("{least}{hours} GPU-hours, at least {cost}"),
         None => format!("{least}{hours} GPU-hours, without a price"),
     }
 }
@@ -208,6 +214,13 @@ mod tests {
     use super::*;
     use crate::notify::fixture;
 
+    const USD: &str = "USD";
+
+    /// What so many nano-USD are called.
+    fn dollars(nano: i64) -> String {
+        money(USD, nano)
+    }
+
     /// One that says of its price that it is reckoned by this, with these figures where there are some.
     fn priced(basis: Basis) -> Incident {
         let (mut lost, losing) = (Lost::default(), Losing::gpus(8, Some(1_000_000_000)));
@@ -231,7 +244,9 @@ mod tests {
     fn every_incident_has_figures_with_what_they_are_reckoned_by_or_says_why_it_has_none() {
         for basis in Basis::ALL {
             let incident = priced(*basis);
-            let said = [costs(&incident), lost(&incident), price(&incident)];
+            let said = |currency| [costs, lost, price].map(|of| of(&incident, currency));
+            let euros = said("EUR");
+            let said = said(USD);
             assert!(said[2].contains(basis.words()), "{basis:?}: {}", said[2]);
             let is_figure = basis.figure() != Figure::None;
             let hour = dollars(28_800_000_000_000);
@@ -239,10 +254,16 @@ mod tests {
                 assert_eq!(said.contains(&hour), is_figure, "{basis:?}: {said}");
                 assert_eq!(said.contains('$'), is_figure, "{basis:?}: {said}");
             }
+            for said in &euros {
+                assert_eq!(said.contains(" EUR"), is_figure, "{basis:?}: {said}");
+                assert!(!said.contains('$'), "nothing is converted: {said}");
+            }
             assert_eq!(said[2].contains("8.00 GPU-hours"), is_figure, "{}", said[2]);
             assert_eq!(reckoned(&incident).is_empty(), !is_figure, "{basis:?}");
             let is_loss = basis.figure() == Figure::Lost;
-            assert_eq!(all_cost(std::iter::once(&incident)).is_some(), is_loss);
+            let all = |currency| all_cost(std::iter::once(&incident), currency);
+            assert_eq!(all(USD).is_some(), is_loss);
+            assert!(all("EUR").is_none_or(|it| it.ends_with(" EUR/h")));
         }
     }
 
@@ -304,25 +325,22 @@ mod tests {
                 "" => figure,
                 beside => format!("nothing that is known; {figure} {beside}"),
             };
-            assert_eq!((costs(&incident), lost(&incident)), (now, so_far));
+            assert_eq!((costs(&incident, USD), lost(&incident, USD)), (now, so_far));
         }
-        assert_eq!(lost(&priced(Basis::GoesOn)), "not known");
+        assert_eq!(lost(&priced(Basis::GoesOn), USD), "not known");
     }
 
     #[test]
     fn a_sum_of_which_something_is_not_known_is_the_least() {
         let (known, unknown) = (priced(Basis::BrokenGpu), priced(Basis::NoRunWaits));
-        let whole = all_cost([&known, &known].into_iter()).expect("it costs");
+        let whole = all_cost([&known, &known].into_iter(), USD).expect("it costs");
         assert_eq!(whole, format!("{}/h", dollars(57_600_000_000_000)));
-        let part = all_cost([&known, &unknown].into_iter()).expect("it costs");
+        let part = all_cost([&known, &unknown].into_iter(), USD).expect("it costs");
         assert_eq!(part, format!("at least {}/h", dollars(28_800_000_000_000)));
         let mut least = priced(Basis::LowerClock);
         least.is_least = true;
-        assert!(
-            costs(&least).starts_with("costs at least "),
-            "{}",
-            costs(&least)
-        );
-        assert!(lost(&least).starts_with("at least "), "{}", lost(&least));
+        let (costs, lost) = (costs(&least, USD), lost(&least, USD));
+        assert!(costs.starts_with("costs at least "), "{costs}");
+        assert!(lost.starts_with("at least "), "{lost}");
     }
 }

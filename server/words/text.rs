@@ -217,31 +217,38 @@ pub fn amount(currency: &str, nano: i128) -> String {
     let sign = if cents < 0 { "-" } else { "" };
     let whole = grouped((cents.abs() / 100) as f64);
     let part = cents.abs() % 100;
+    in_currency(currency, sign, &format!("{whole}.{part:02}"))
+}
+
+/// Digits as money: `$1.50`, `1.50 EUR`.
+pub fn in_currency(currency: &str, sign: &str, digits: &str) -> String {
     match currency {
-        "USD" => format!("{sign}${whole}.{part:02}"),
-        other => format!("{sign}{whole}.{part:02} {other}"),
+        "USD" => format!("{sign}${digits}"),
+        other => format!("{sign}{digits} {other}"),
     }
 }
 
-/// Nano-USD where the size matters and not the cent: below ten cents four digits behind the point, from
-/// ten thousand dollars on none.
-pub fn dollars(nano: i64) -> String {
+/// Nano-units of a currency where the size matters and not the cent: below a tenth four digits behind the point, from
+/// ten thousand on none.
+pub fn money(currency: &str, nano: i64) -> String {
     const TEN_CENTS: u64 = 100_000_000;
     const TEN_THOUSAND: u64 = 10_000_000_000_000;
     let sign = if nano < 0 { "-" } else { "" };
     match nano.unsigned_abs() {
-        tiny @ 1..TEN_CENTS => format!("{sign}${:.4}", tiny as f64 / 1e9),
-        0..TEN_THOUSAND => amount("USD", nano.into()),
-        large => format!("{sign}${}", grouped((large as f64 / 1e9).round())),
+        tiny @ 1..TEN_CENTS => in_currency(currency, sign, &format!("{:.4}", tiny as f64 / 1e9)),
+        0..TEN_THOUSAND => amount(currency, nano.into()),
+        large => in_currency(currency, sign, &grouped((large as f64 / 1e9).round())),
     }
 }
 
-/// US dollars of a part, to the hundredth of a cent: of a step, of a million tokens.
-pub fn small_dollars(usd: f64) -> String {
-    match (usd * 1e9) as i64 {
-        1..50_000 => "under $0.0001".to_owned(),
-        nano @ -999_999_999..1_000_000_000 => format!("${:.4}", nano as f64 / 1e9),
-        nano => dollars(nano),
+/// Money of a part, to the hundredth of a cent: of a step, of a million tokens.
+pub fn small_money(currency: &str, value: f64) -> String {
+    match (value * 1e9) as i64 {
+        1..50_000 => format!("under {}", in_currency(currency, "", "0.0001")),
+        nano @ -999_999_999..1_000_000_000 => {
+            in_currency(currency, "", &format!("{:.4}", nano as f64 / 1e9))
+        }
+        nano => money(currency, nano),
     }
 }
 
@@ -367,13 +374,22 @@ mod tests {
             (-1_234_567_890_000_000, "-$1\u{202f}234\u{202f}568"),
             (i64::MAX, "$9\u{202f}223\u{202f}372\u{202f}037"),
         ] {
-            assert_eq!(dollars(nano), shown, "{nano}");
+            assert_eq!(money("USD", nano), shown, "{nano}");
         }
-        assert_eq!(small_dollars(0.5), "$0.5000");
-        assert_eq!(small_dollars(0.000_04), "under $0.0001");
-        assert_eq!(small_dollars(0.000_05), "$0.0001");
-        assert_eq!(small_dollars(0.0), "$0.0000");
-        assert_eq!(small_dollars(1_234.5), "$1\u{202f}234.50");
+        assert_eq!(small_money("USD", 0.5), "$0.5000");
+        assert_eq!(small_money("USD", 0.000_04), "under $0.0001");
+        assert_eq!(small_money("USD", 0.000_05), "$0.0001");
+        assert_eq!(small_money("USD", 0.0), "$0.0000");
+        assert_eq!(small_money("USD", 1_234.5), "$1\u{202f}234.50");
+        for (nano, shown) in [
+            (-50_000_000, "-0.0500 EUR"),
+            (11_060_000_000, "11.06 EUR"),
+            (10_000_400_000_000, "10\u{202f}000 EUR"),
+        ] {
+            assert_eq!(money("EUR", nano), shown, "{nano}");
+        }
+        assert_eq!(small_money("EUR", 0.5), "0.5000 EUR");
+        assert_eq!(small_money("EUR", 0.000_04), "under 0.0001 EUR");
         let much = 1_234_567_890_000_000;
         assert_eq!(amount("USD", much), "$1\u{202f}234\u{202f}567.89");
         assert_eq!(amount("EUR", -much), "-1\u{202f}234\u{202f}567.89 EUR");

@@ -33,7 +33,7 @@ metrics! {
     INCIDENT_OPEN = last(695, "gpufleet_server_incident_open", Node, Unit::Count, "Always 1, one series for each open incident; the labels say what is wrong and where: id, family, severity, what, cluster, origin, and where they are known node, gpu (its id), namespace, job, attempt, rank, team. 1,000 incidents at most; each has series of its own, which end with it.");
     INCIDENT_SINCE = last(696, "gpufleet_server_incident_since_timestamp_seconds", Node, Unit::Seconds, "When the trouble of an open incident began, Unix time; the labels of gpufleet_server_incident_open.");
     INCIDENT_LOST_TIME = last(697, "gpufleet_server_incident_lost_gpu_seconds", Node, Unit::Seconds, "GPU time that an open incident has lost so far; the labels of gpufleet_server_incident_open.");
-    INCIDENT_LOST_USD = last(698, "gpufleet_server_incident_lost_usd", Node, Unit::Count, "What that time cost in dollars, as far as it has a price; absent where none of it has one. The labels of gpufleet_server_incident_open.");
+    INCIDENT_LOST_USD = last(698, "gpufleet_server_incident_lost_usd", Node, Unit::Count, "What that time cost, in cost.currency, as far as it has a price; absent where none of it has one. The labels of gpufleet_server_incident_open.");
     INCIDENTS_LEFT_OUT = counter(635, "gpufleet_server_incidents_left_out_total", Node, Unit::Count, "Incidents that were not opened because as many as the server keeps are.");
     DETECT_DURATION = last(636, "gpufleet_server_detect_duration_seconds", Node, Unit::Seconds, "How long the last tick of the detectors took.");
     DETECT_LAST = last(637, "gpufleet_server_detect_last_timestamp_seconds", Node, Unit::Seconds, "When the detectors last judged the fleet, Unix time.");

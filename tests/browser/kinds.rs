@@ -71,7 +71,9 @@ pub(crate) fn kind(path: &str) -> String {
         ["clusters", RECORDED, ..] => " recorded",
         _ => "",
     };
-    let chosen = if asked.is_empty() { "" } else { " chosen" };
+    // A list goes on behind its end as it began.
+    let is_chosen = !asked.is_empty() && !asked.starts_with("after=");
+    let chosen = if is_chosen { " chosen" } else { "" };
     format!("{name}{origin}{chosen}")
 }
 

@@ -71,7 +71,15 @@ impl Told {
             let addresses = Addresses::of(&NotifyConfig::default());
             let known = std::slice::from_ref(incident);
             let place = |_: &Place| String::new();
-            let message = message::write(sending, known, &self.settings, &addresses, &place, now);
+            let message = message::write(
+                sending,
+                known,
+                &self.settings,
+                &addresses,
+                &place,
+                "USD",
+                now,
+            );
             for post in self.channel.posts(&message).expect("it can be said") {
                 let said = self.alertmanager.take(&post.body);
                 assert_eq!(said.0, 200, "{}", said.1);

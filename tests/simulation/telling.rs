@@ -316,6 +316,7 @@ impl Day {
             &self.settings,
             &addresses,
             &place,
+            "USD",
             self.now,
         );
         // Alertmanager has labels instead, and is told of hundreds at a time.

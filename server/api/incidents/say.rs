@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{IncidentKnown, known, unknown};
+use super::{IncidentKnown, known_now, unknown};
 use crate::api::audit;
 use crate::api::past::moment;
 use crate::api::problem::{self, Body, Place, Problem};
@@ -70,7 +70,7 @@ pub async fn say(
         Err(error) => return Ok(problem::refused(&error)),
     };
     let changed = said(&web, (&headers, peer), &grant, id, &words).await?;
-    Ok((StatusCode::OK, Json(known(&changed, web.app.clock.now()))).into_response())
+    Ok((StatusCode::OK, Json(known_now(&web, &changed))).into_response())
 }
 
 /// Does what a person says to an incident, and writes down who says so.

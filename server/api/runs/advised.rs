@@ -39,7 +39,7 @@ pub struct AdviceKnown {
     pub gain: f64,
     /// What that is worth, in words.
     pub worth: String,
-    /// The same in US dollars; none without a price.
+    /// The same in money, in `currency` of the run; none without a price.
     pub usd_per_day: Option<f64>,
     /// GPU-hours that do the same work no more, each day.
     pub gpu_hours_per_day: f64,
@@ -67,12 +67,12 @@ pub struct Advised {
 
 impl Advised {
     /// By what is known of a run, or why nothing is advised of it.
-    pub(super) fn of(profile: Result<Profile, &'static str>, run: &Run) -> Self {
+    pub(super) fn of(profile: Result<Profile, &'static str>, run: &Run, currency: &str) -> Self {
         let profile = match profile {
             Ok(profile) => profile,
             Err(why) => return Self::none(why),
         };
-        let told = advice::advisory(&profile, run);
+        let told = advice::advisory(&profile, run, currency);
         Self {
             advice: Some(told.all.into_iter().map(known).collect()),
             advice_missing: None,

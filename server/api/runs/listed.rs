@@ -47,14 +47,15 @@ pub struct RunKnown {
     pub tags_left_out: usize,
 }
 
-/// What a list has of a run, of which these incidents are open.
+/// What a list has of a run, of which these incidents are open; their money is in this currency.
 pub(in crate::api) fn known(
     key: &RunKey,
     run: &Run,
     open: &[Incident],
     now: Timestamp,
+    currency: &str,
 ) -> RunKnown {
-    let sentence = words::sentence(run, open, now);
+    let sentence = words::sentence(run, open, now, currency);
     stands(key, &run.facts, run.state(now), sentence)
 }
 

@@ -71,8 +71,12 @@ async fn today_the_message_and_the_routes_name_one_owner_and_a_route_by_team_fin
         for sending in sending {
             let place = |_: &Place| String::new();
             let addresses = Addresses::default();
-            let said = message::write(&sending, &open, &settings, &addresses, &place, at);
+            let said = message::write(&sending, &open, &settings, &addresses, &place, "EUR", at);
             assert_eq!(said.incidents[0].owner, owner);
+            let item = &said.incidents[0];
+            let money = [said.costs.as_deref(), Some(&*item.costs), Some(&*item.lost)];
+            assert!(money.iter().all(|it| it.is_none_or(|it| !it.contains('$'))));
+            assert!(item.costs.contains(" EUR/h"), "{}", item.costs);
         }
     }
 }

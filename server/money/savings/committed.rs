@@ -28,7 +28,7 @@ struct Count {
 pub(super) struct Committed(HashMap<(String, String), Count>);
 
 /// A machine type in a region, and on what terms its node is paid.
-type Paid = (String, String, Basis);
+pub(super) type Paid = (String, String, Basis);
 
 impl Committed {
     /// As it is at a time.
@@ -58,7 +58,12 @@ impl Committed {
         Self::counted(commitments, nodes, at_ms)
     }
 
-    fn counted(commitments: &[Commitment], nodes: impl Iterator<Item = Paid>, at_ms: i64) -> Self {
+    /// The same of these nodes.
+    pub(super) fn counted(
+        commitments: &[Commitment],
+        nodes: impl Iterator<Item = Paid>,
+        at_ms: i64,
+    ) -> Self {
         let mut counts: HashMap<(String, String), Count> = HashMap::new();
         for it in commitments {
             if (it.from_ms..it.until_ms).contains(&at_ms) {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gpufleet_analysis::shutdown::{HourSeen, WEEK, WEEKS, Window, windows};
-use gpufleet_telemetry::identity::{Origin, attribute};
+use gpufleet_telemetry::identity::{Origin, Resource, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::{Committed, PricedGpu, by_node, node};
@@ -43,6 +43,16 @@ struct Whole {
     ids: Vec<Arc<str>>,
 }
 
+/// A node that is rented by the hour.
+struct Rented {
+    kind: Kind,
+    region: String,
+    /// How many like it in its region somebody committed to.
+    committed: usize,
+    origin: Origin,
+    whole: Whole,
+}
+
 /// Nodes that could be off, by their kind.
 #[derive(Default)]
 struct Nodes {
@@ -63,10 +73,11 @@ pub(super) async fn off(
     app: &App,
     terms: &Arc<Terms>,
     found: &Arc<MoneySnapshot>,
+    committed: Committed,
     at: Timestamp,
 ) -> Result<Vec<Off>, StoreError> {
     let (own, terms, found) = (app.clone(), Arc::clone(terms), Arc::clone(found));
-    let nodes = apart(move || nodes(&own, &terms, &found, at)).await;
+    let nodes = apart(move || nodes(&own, &terms, &committed, &found, at)).await;
     if nodes.of.is_empty() {
         return Ok(Vec::new());
     }
@@ -107,35 +118,56 @@ pub(super) async fn off(
     Ok(found)
 }
 
-fn nodes(app: &App, terms: &Terms, found: &MoneySnapshot, at: Timestamp) -> Nodes {
+/// The nodes of a moment.
+fn nodes(
+    app: &App,
+    terms: &Terms,
+    committed: &Committed,
+    found: &MoneySnapshot,
+    at: Timestamp,
+) -> Nodes {
+    let rented = by_node(found)
+        .into_iter()
+        .filter_map(|((cluster, name), gpus)| {
+            let resource = node(app, cluster, name);
+            let of = (cluster, resource.as_deref());
+            let (kind, region, committed) = kind((terms, committed), of, &gpus, at)?;
+            Some(Rented {
+                kind,
+                region,
+                committed,
+                origin: gpus[0].1.resource.origin(),
+                whole: Whole {
+                    cluster: Arc::clone(cluster),
+                    ids: gpus.iter().map(|it| Arc::clone(it.0)).collect(),
+                },
+            })
+        });
+    shared_out(rented)
+}
+
+/// Nodes by their kind. What is committed to in a region its kinds there take up one after the other, each of no more than
+/// it has nodes.
+fn shared_out(seen: impl Iterator<Item = Rented>) -> Nodes {
     let mut nodes = Nodes::default();
-    let committed = Committed::of(app, terms, found, at);
-    // What is committed to in a region, as far as no cluster there has taken it up.
-    let mut left: HashMap<(String, String), usize> = HashMap::new();
-    let mut like: BTreeMap<Kind, (String, String)> = BTreeMap::new();
-    for ((cluster, name), gpus) in by_node(found) {
-        if let Some((kind, region, of_these)) =
-            kind(app, (terms, &committed), (cluster, name), &gpus, at)
-        {
-            if of_these > 0 {
-                let its = (kind.1.clone(), region);
-                left.insert(its.clone(), of_these);
-                like.insert(kind.clone(), its);
-            }
-            let origin = gpus[0].1.resource.origin();
-            nodes.origins.insert(Arc::clone(cluster), origin);
-            let whole = Whole {
-                cluster: Arc::clone(cluster),
-                ids: gpus.iter().map(|it| Arc::clone(it.0)).collect(),
-            };
-            nodes.of.entry(kind).or_default().push(whole);
+    // How many nodes of a kind are in a region, and how many like them are committed to there.
+    let mut like: BTreeMap<(Kind, String), (usize, usize)> = BTreeMap::new();
+    for it in seen {
+        // Of nodes on Spot none are: they leave what is committed to for others of their type.
+        if it.committed > 0 {
+            let like = like.entry((it.kind.clone(), it.region));
+            like.or_insert((0, it.committed)).0 += 1;
         }
+        let cluster = Arc::clone(&it.whole.cluster);
+        nodes.origins.insert(cluster, it.origin);
+        nodes.of.entry(it.kind).or_default().push(it.whole);
     }
-    for (kind, its) in like {
-        let left = left.entry(its).or_default();
-        let taken = nodes.of.get(&kind).map_or(0, Vec::len).min(*left);
+    let mut left: HashMap<(String, String), usize> = HashMap::new();
+    for ((kind, region), (count, committed)) in like {
+        let left = left.entry((kind.1.clone(), region)).or_insert(committed);
+        let taken = count.min(*left);
         *left -= taken;
-        nodes.committed.insert(kind, taken);
+        *nodes.committed.entry(kind).or_default() += taken;
     }
     nodes
 }
@@ -171,16 +203,14 @@ fn count(
 /// The kind of a node, its region, and how many like it there are committed to; none of one that costs the same when
 /// it is off, or has no price.
 fn kind(
-    app: &App,
     (terms, committed): (&Terms, &Committed),
-    (cluster, name): (&Arc<str>, &str),
+    (cluster, resource): (&Arc<str>, Option<&Resource>),
     gpus: &[(&Arc<str>, &PricedGpu)],
     at: Timestamp,
 ) -> Option<(Kind, String, usize)> {
     let first = &gpus.first()?.1.resource;
     let model = first.attribute(attribute::GPU_MODEL).unwrap_or_default();
-    let resource = node(app, cluster, name);
-    let machine = Machine::told(cluster, resource.as_deref(), model, 1);
+    let machine = Machine::told(cluster, resource, model, 1);
     let at_ms = at.millis();
     let (priced_as, basis, _) = terms.machine(&machine, at_ms, at_ms + 1);
     let is_rented = !priced_as.is_empty() && priced_as == machine.machine_type;
@@ -196,7 +226,105 @@ fn kind(
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::ledger::State;
+    use gpufleet_analysis::owner::Payer;
+    use gpufleet_analysis::price_book::Basis;
+    use gpufleet_telemetry::identity::ResourceKind;
+
     use super::*;
+    use crate::money::terms::Sources;
+
+    /// Two live nodes of `a3` in a cluster, each at this price, of which so many are committed to in their region.
+    fn two(cluster: &str, region: &str, hour: i64, committed: usize) -> [Rented; 2] {
+        ["n-0", "n-1"].map(|name| Rented {
+            kind: (cluster.to_owned(), "a3".to_owned(), hour),
+            region: region.to_owned(),
+            committed,
+            origin: Origin::Live,
+            whole: Whole {
+                cluster: cluster.into(),
+                ids: vec![name.into()],
+            },
+        })
+    }
+
+    /// By cluster and price, how many of these nodes there are and how many of them are paid for all the same.
+    fn shared(nodes: impl IntoIterator<Item = [Rented; 2]>) -> Vec<(String, i64, usize, usize)> {
+        let nodes = shared_out(nodes.into_iter().flatten());
+        let row = |(kind, all): (&Kind, &Vec<Whole>)| {
+            let committed = nodes.committed.get(kind).copied().unwrap_or(0);
+            (kind.0.clone(), kind.2, all.len(), committed)
+        };
+        nodes.of.iter().map(row).collect()
+    }
+
+    #[test]
+    fn what_is_committed_to_in_a_region_is_shared_out_among_its_clusters_and_prices_and_not_beyond_it()
+     {
+        let row = |cluster: &str, hour: i64, committed: usize| {
+            (cluster.to_owned(), hour, 2_usize, committed)
+        };
+        let of_clusters = shared([two("b", "us", 10, 3), two("a", "us", 10, 3)]);
+        assert_eq!(of_clusters, [row("a", 10, 2), row("b", 10, 1)]);
+        let of_prices = shared([two("a", "us", 20, 3), two("a", "us", 10, 3)]);
+        assert_eq!(of_prices, [row("a", 10, 2), row("a", 20, 1)]);
+        let elsewhere = shared([two("a", "us", 10, 3), two("b", "eu", 10, 1)]);
+        assert_eq!(elsewhere, [row("a", 10, 2), row("b", 10, 1)]);
+        let on_spot = shared([two("a", "us", 5, 0), two("a", "us", 10, 3)]);
+        assert_eq!(on_spot, [row("a", 5, 0), row("a", 10, 2)]);
+        // A cluster that lies in two regions takes up what is committed to in either.
+        let in_both = shared([two("a", "us", 10, 1), two("a", "eu", 10, 1)]);
+        assert_eq!(in_both, [("a".to_owned(), 10, 4, 2)]);
+    }
+
+    #[test]
+    fn a_node_is_of_a_kind_where_it_is_rented_by_the_hour_and_commitments_are_of_live_ones_on_demand()
+     {
+        const MACHINE: &str = "a3-highgpu-8g";
+        const REGION: &str = "us-central1";
+        const CARD: &str = "NVIDIA H100 80GB HBM3";
+        let at = Timestamp::from_seconds(1_790_000_000);
+        let table = format!(
+            "id,machine_type,region,nodes,basis,currency,hour,from,until,owner\n\
+             c1,{MACHINE},{REGION},2,commitment_3y,USD,40,2026-01-01,2029-01-01,\n"
+        );
+        let terms = Terms::of(Sources {
+            gpu_hour_usd: BTreeMap::from([(CARD.to_owned(), "5".to_owned())]),
+            files: vec![("commitments.csv".to_owned(), Ok(table))],
+            ..Sources::default()
+        });
+        let of = || (MACHINE.to_owned(), REGION.to_owned(), Basis::OnDemand);
+        let three = [of(), of(), of()].into_iter();
+        let committed = Committed::counted(terms.book.commitments(), three, at.millis());
+        let kind = |machine: &str, region: &str, provisioning: &str, origin: Origin| {
+            let node = Resource::new(ResourceKind::Node, "n-0")
+                .with(attribute::MACHINE_TYPE, machine)
+                .with(attribute::REGION, region)
+                .with(attribute::PROVISIONING, provisioning);
+            let card = Resource::new(ResourceKind::Gpu, "GPU-0")
+                .with(attribute::GPU_MODEL, CARD)
+                .with(attribute::ORIGIN, origin.name());
+            let gpu = PricedGpu {
+                resource: Arc::new(card),
+                second: Some(1_000),
+                payer: Payer::Nobody,
+                state: State::Unallocated,
+            };
+            let (cluster, id) = (Arc::<str>::from("prod"), Arc::<str>::from("GPU-0"));
+            let gpus = [(&id, &gpu), (&id, &gpu)];
+            super::kind((&terms, &committed), (&cluster, Some(&node)), &gpus, at)
+        };
+        let known = |committed: usize| {
+            let kind = ("prod".to_owned(), MACHINE.to_owned(), 7_200_000_i64);
+            Some((kind, REGION.to_owned(), committed))
+        };
+        assert_eq!(kind(MACHINE, REGION, "", Origin::Live), known(2));
+        assert_eq!(kind(MACHINE, REGION, "spot", Origin::Live), known(0));
+        assert_eq!(kind(MACHINE, REGION, "", Origin::Simulated), known(0));
+        // By its card: no rate of its machine type is known there, or it tells none.
+        assert_eq!(kind(MACHINE, "nowhere", "", Origin::Live), None);
+        assert_eq!(kind("", "", "", Origin::Live), None);
+    }
 
     #[test]
     fn nodes_that_are_committed_to_are_no_free_ones() {

@@ -166,7 +166,9 @@ mod tests {
     use crate::notify::fixture::{START, after};
 
     fn times(since: i64, until: Option<i64>) -> (Value, Value) {
-        let mut item = example::test(&"am".into(), START).incidents.remove(0);
+        let mut item = example::test(&"am".into(), "USD", START)
+            .incidents
+            .remove(0);
         item.times = (after(since), until.map(after));
         let alert = alerts(&item, START).next().expect("it has a name");
         (alert["startsAt"].clone(), alert["endsAt"].clone())

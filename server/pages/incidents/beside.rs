@@ -20,10 +20,16 @@ pub(in crate::pages) struct Beside {
 }
 
 impl Beside {
-    /// What is shown of these.
-    pub(in crate::pages) fn of(mut open: Vec<Incident>, view: &FleetView, now: Timestamp) -> Self {
+    /// What is shown of these, with money in this currency.
+    pub(in crate::pages) fn of(
+        mut open: Vec<Incident>,
+        view: &FleetView,
+        now: Timestamp,
+        currency: &str,
+    ) -> Self {
         open.sort_by_key(rank);
-        let rows = open.iter().take(SHOWN).map(|it| row(it, view, now));
+        let rows = open.iter().take(SHOWN);
+        let rows = rows.map(|it| row(it, view, now, currency));
         Self {
             rows: rows.collect(),
             more: open.len().saturating_sub(SHOWN),
@@ -48,7 +54,7 @@ impl Beside {
             let is_somewhere = it.place.run.is_none() || it.place.node.is_some();
             is_somewhere && bare.overlaps(place)
         });
-        Self::of(open, view, frame.at)
+        Self::of(open, view, frame.at, web.app.currency())
     }
 }
 
@@ -64,7 +70,8 @@ mod tests {
             one.since = fixture::after(i64::try_from(number).expect("a small number"));
             one
         });
-        let beside = Beside::of(open.collect(), &FleetView::default(), fixture::after(60));
+        let nowhere = FleetView::default();
+        let beside = Beside::of(open.collect(), &nowhere, fixture::after(60), "USD");
         assert_eq!((beside.rows.len(), beside.more), (5, 2));
         assert!(
             beside.rows[0].address.ends_with('1'),

@@ -21,7 +21,7 @@ use crate::runs::state::SILENT_AFTER;
 use crate::runs::{Rank, Run, RunKey, State, words};
 use crate::web::Web;
 use crate::words::address;
-use crate::words::text::{self, Name, dollars, quantity};
+use crate::words::text::{self, Name, money, quantity, small_money};
 
 /// Ranks listed.
 const RANKS: usize = 256;
@@ -109,7 +109,8 @@ pub(super) fn figures(
     let observed = past.goodput.as_ref().ok().and_then(observed_words);
     let loss = told(training::LOSS).map(|it| format!("{it:.4}"));
     let memory = run.tightest_memory();
-    let [done_at, cost] = finish(run, &past.cost, now);
+    let currency = web.app.currency();
+    let [done_at, cost] = finish(run, &past.cost, now, currency);
     let [mfu, hfu] = utilisation::figures(web, (key, run), now);
     vec![
         figure("Step", "How long one step takes now, over the last 20.", {
@@ -155,12 +156,14 @@ pub(super) fn figures(
                 .cost
                 .of_a_million_tokens(run, now)
                 .ok()
-                .map(|usd| format!("{} a million tokens", text::small_dollars(usd))),
+                .map(|it| format!("{} a million tokens", small_money(currency, it))),
             anchor: PRICES,
             ..figure(
                 "Cost of a step",
                 "All GPUs of the run for as long as a step takes now.",
-                past.cost.of_a_step(run, now).map(text::small_dollars),
+                past.cost
+                    .of_a_step(run, now)
+                    .map(|it| small_money(currency, it)),
             )
         },
         energy::words(&past.energy),
@@ -183,8 +186,8 @@ pub(super) fn figure<E: Into<String>>(
     }
 }
 
-/// When it will be done, and what that costs.
-fn finish(run: &Run, cost: &Cost, now: Timestamp) -> [Figure; 2] {
+/// When it will be done, and what that costs in this currency.
+fn finish(run: &Run, cost: &Cost, now: Timestamp, currency: &str) -> [Figure; 2] {
     let forecast = match run.state(now) {
         State::Running if run.stands_since(now).is_some() => Err(words::STANDS),
         State::Running => run
@@ -211,12 +214,12 @@ fn finish(run: &Run, cost: &Cost, now: Timestamp) -> [Figure; 2] {
             })
         },
         Figure {
-            small: at_finish.map(|it| format!("{} when it is done", dollars(it))),
+            small: at_finish.map(|it| format!("{} when it is done", money(currency, it))),
             anchor: PRICES,
             ..figure(
                 "Cost so far",
                 "The time that all attempts held their GPUs, at the price of the GPUs of this one.",
-                cost.so_far().map(dollars),
+                cost.so_far().map(|it| money(currency, it)),
             )
         },
     ]
@@ -384,10 +387,10 @@ pub(super) fn tags_left_out(count: usize) -> Option<String> {
     (count > 0).then(|| format!("{words} not kept."))
 }
 
-pub(super) fn ending(facts: &EndingFacts, lost_usd: Option<f64>) -> Ending {
+pub(super) fn ending(facts: &EndingFacts, lost: Option<f64>, currency: &str) -> Ending {
     let harmless = |it: &String| text::harmless(it, 600);
-    let worth = lost_usd.filter(|_| facts.steps_lost > Some(0));
-    let worth = worth.map(|it| format!(", worth {}", text::small_dollars(it)));
+    let worth = lost.filter(|_| facts.steps_lost > Some(0));
+    let worth = worth.map(|it| format!(", worth {}", small_money(currency, it)));
     Ending {
         sentence: harmless(&facts.sentence),
         evidence: facts.evidence.iter().map(harmless).collect(),

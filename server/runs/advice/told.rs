@@ -9,7 +9,7 @@ use gpufleet_telemetry::catalog::Unit;
 use super::unexplained;
 use crate::runs::Run;
 use crate::words::incident::measured;
-use crate::words::text::{self, SHOWN_CHARACTERS, dollars};
+use crate::words::text::{self, SHOWN_CHARACTERS, money};
 
 /// One advice in words.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,12 +47,15 @@ pub struct Advisory {
     pub unexplained: Vec<String>,
 }
 
-/// The advice for a run, of which this is known.
-pub fn advisory(profile: &Profile, run: &Run) -> Advisory {
+/// The advice for a run, of which this is known; what it is worth is in this currency.
+pub fn advisory(profile: &Profile, run: &Run, currency: &str) -> Advisory {
     let all = advise(profile);
     let gain_together = (all.len() > 1).then(|| together(&all));
     Advisory {
-        all: all.into_iter().map(|it| advised(it, profile)).collect(),
+        all: all
+            .into_iter()
+            .map(|it| advised(it, profile, currency))
+            .collect(),
         gain_together,
         together: gain_together.map(factor),
         unexplained: [unexplained(profile, run), maybe_hidden(profile)]
@@ -78,7 +81,7 @@ fn said(knob: &Knob) -> String {
     format!("{}: {today} → {}", knob.name, knob.proposed)
 }
 
-fn advised(advice: Advice, profile: &Profile) -> Advised {
+fn advised(advice: Advice, profile: &Profile, currency: &str) -> Advised {
     let gpu_hours_per_day = 24.0 * profile.gpus as f64 * advice.removed;
     let nano_usd_per_day = advice.nano_usd_per_day(profile);
     Advised {
@@ -93,7 +96,7 @@ fn advised(advice: Advice, profile: &Profile) -> Advised {
         gpu_hours_per_day,
         nano_usd_per_day,
         worth: match nano_usd_per_day {
-            Some(nano) => format!("{} a day", dollars(nano)),
+            Some(nano) => format!("{} a day", money(currency, nano)),
             None => format!("{gpu_hours_per_day:.1} GPU-hours a day, without a price"),
         },
         confidence: advice.confidence.name(),
@@ -154,7 +157,7 @@ mod tests {
             },
             ..Profile::default()
         };
-        let told = advisory(&profile, &Run::default());
+        let told = advisory(&profile, &Run::default(), "USD");
         assert_eq!(told.all.len(), 1);
         let advice = &told.all[0];
         assert_eq!(advice.knobs, ["num_workers: 4 → 6", "pin_memory: off → on"]);
@@ -164,12 +167,14 @@ mod tests {
         );
         // 8 GPUs at a dollar an hour, of which 31 % are waited away.
         assert_eq!(advice.worth, "$60.17 a day");
+        let euros = advisory(&profile, &Run::default(), "EUR");
+        assert_eq!(euros.all[0].worth, "60.17 EUR a day");
         profile.nano_usd_per_gpu_second = None;
-        let worth = &advisory(&profile, &Run::default()).all[0].worth;
+        let worth = &advisory(&profile, &Run::default(), "USD").all[0].worth;
         assert!(worth.contains("without a price"), "{worth}");
         profile.data_wait_s = None;
         assert!(
-            advisory(&profile, &Run::default()).all.is_empty(),
+            advisory(&profile, &Run::default(), "USD").all.is_empty(),
             "nothing is advised from what is not known"
         );
     }
@@ -190,7 +195,7 @@ mod tests {
             ..Profile::default()
         };
         profile.gpu.engine = Some(0.78);
-        let told = advisory(&profile, &Run::default());
+        let told = advisory(&profile, &Run::default(), "USD");
         assert_eq!((told.all.len(), told.unexplained.len()), (1, 0));
         assert_eq!(
             told.all[0].measured,
@@ -198,7 +203,7 @@ mod tests {
              4\u{202f}300, median kernel 3.0 µs"
         );
         profile.gaps = None;
-        let told = advisory(&profile, &Run::default());
+        let told = advisory(&profile, &Run::default(), "USD");
         assert!(told.all.is_empty() && told.unexplained.len() == 1);
     }
 
@@ -210,14 +215,14 @@ mod tests {
             in_collectives_s: Some(0.4),
             ..Profile::default()
         };
-        let told = advisory(&profile, &Run::default());
+        let told = advisory(&profile, &Run::default(), "USD");
         assert!(told.all.is_empty());
         let [said] = &told.unexplained[..] else {
             panic!("{:?}", told.unexplained);
         };
         assert!(said.starts_with("Its collectives run for 40 % of a step."));
         profile.gpu.sm = Some(0.6);
-        let told = advisory(&profile, &Run::default());
+        let told = advisory(&profile, &Run::default(), "USD");
         assert_eq!((told.all.len(), told.unexplained.len()), (1, 0));
         assert_eq!(told.all[0].what, "It waits for communication");
         assert_eq!(told.all[0].confidence, "low");

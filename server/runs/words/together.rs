@@ -43,8 +43,8 @@ pub(super) fn together<'a>(
 }
 
 impl Together<'_> {
-    /// Which ranks, where, by how much, since when, why, and what that costs.
-    pub(super) fn words(&self, judged: &Judged) -> String {
+    /// Which ranks, where, by how much, since when, why, and what that costs in this currency.
+    pub(super) fn words(&self, judged: &Judged, currency: &str) -> String {
         let mut numbers: Vec<u32> = self.ranks.iter().map(|it| it.rank).collect();
         numbers.sort_unstable();
         let ranks = numbers::rows(&numbers);
@@ -76,7 +76,7 @@ impl Together<'_> {
         format!(
             "{who}{at} {take} {ratio} × as long as {their} peers since {} UTC and {probably}{make} the others wait{}.",
             text::moment(since.unwrap_or(judged.ended_at)),
-            because(self.incident)
+            because(self.incident, currency)
         )
     }
 }
@@ -134,7 +134,7 @@ mod tests {
             ended_at: at.shifted(600_000_000_000),
             step_ns: 1_000_000_000,
         };
-        let told = slow(&run, &[hot], &judged);
+        let told = slow(&run, &[hot], &judged, "EUR");
         let first = format!(
             "Ranks 2, 4–6 on h100-00 take 1.38 to 1.41 × as long as their peers since {} UTC and make the others wait, \
              because of heat; that costs ",
@@ -142,10 +142,11 @@ mod tests {
         );
         assert!(told.starts_with(&first), "{told}");
         assert_eq!(told.matches("that costs").count(), 1, "{told}");
+        assert!(told.contains(" EUR/h") && !told.contains('$'), "{told}");
         let other = " Rank 9 on h100-01 takes 1.20 × as long as its peers since ";
         assert!(told.contains(other), "{told}");
         // Nothing says that they have one price as long as there is no incident.
-        let told = slow(&run, &[], &judged);
+        let told = slow(&run, &[], &judged, "EUR");
         assert!(told.starts_with("Rank 5 on h100-00 takes 1.41"), "{told}");
         assert!(told.ends_with(" And 2 more."), "{told}");
     }

@@ -1,7 +1,9 @@
 //! Incidents: written again as they are, read newest first, kept while they are open.
 
 use gpufleet_analysis::cause::Cause;
-use gpufleet_analysis::incident::{Book, Family, Incident, Nodes, Place, Signal, State, Tick};
+use gpufleet_analysis::incident::{
+    Book, Evidence, Family, Incident, Nodes, Place, Signal, State, Tick,
+};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
 
@@ -77,6 +79,84 @@ both! {
             IncidentFilter { state: Some(State::Resolved), ..IncidentFilter::default() },
         ] {
             assert_eq!(read(bench, filter.clone()).await, [], "{filter:?}");
+        }
+    }
+}
+
+/// The incident of a GPU of its own node, `node-<number>`; of a `run` its evidence says.
+fn of(number: u128, run: Option<&str>) -> Incident {
+    let mut one = crate::notify::fixture::incident(number);
+    one.since = START.start().shifted(number as i64 * 60_000_000_000);
+    one.place.node = Some(format!("node-{number}"));
+    one.evidence.extend(run.map(|run| Evidence {
+        at: one.since,
+        place: Place {
+            run: Some(run.to_owned()),
+            ..one.place.clone()
+        },
+        what: "slow".to_owned(),
+        cause: Cause::Heat,
+        readings: Vec::new(),
+    }));
+    one
+}
+
+both! {
+    async fn names_and_severities_are_looked_for_behind_what_others_are_and_one_that_is_spoilt(bench) {
+        let quoted = "node\"1\\ü";
+        let mut all: Vec<Incident> = (1..=12).map(|it| of(it, None)).collect();
+        all[0] = of(1, Some("team/llama/u1/0"));
+        all[1] = of(2, Some("team/llama-b/u2/0"));
+        all[2].place.node = Some(quoted.to_owned());
+        all[3].severity = Severity::Info;
+        all[4].severity = Severity::Warning;
+        bench.store.write_incidents(&all, &[], bench.token).await.unwrap();
+        let spoil = "UPDATE incident SET data = replace(data, 'gpu_fault', 'of_a_newer_version') WHERE since_ms =
+            (SELECT MAX(since_ms) FROM incident)";
+        assert_eq!(bench.execute(spoil).await, 1);
+        let none = IncidentFilter::default();
+        let some = |it: &str| Some(it.to_owned());
+        for (filter, expected) in [
+            (IncidentFilter { node: some("node-1"), ..none.clone() }, vec![1]),
+            (IncidentFilter { node: some(quoted), ..none.clone() }, vec![3]),
+            (IncidentFilter { node: some("node-12"), ..none.clone() }, vec![]),
+            (IncidentFilter { gpu: some("GPU-7"), ..none.clone() }, vec![7]),
+            (IncidentFilter { run: some("llama"), ..none.clone() }, vec![1]),
+            (IncidentFilter { run: some("team/llama"), ..none.clone() }, vec![1]),
+            (IncidentFilter { run: some("team/llama-b/u2/0"), ..none.clone() }, vec![2]),
+            (IncidentFilter { severity: Some(Severity::Error), ..none.clone() }, vec![11, 10]),
+            (IncidentFilter { severity: Some(Severity::Warning), node: some("node-4"), ..none.clone() }, vec![]),
+            (IncidentFilter { severity: Some(Severity::Info), node: some("node-4"), ..none }, vec![4]),
+        ] {
+            // On a page of three what is asked for has its place, whatever is newer.
+            let (mut found, _) = bench.store.incidents(&filter, None, 3).await.unwrap();
+            found.retain(|it| filter.is_met(it));
+            let found: Vec<u128> = found.iter().map(|it| it.id.as_u128()).collect();
+            assert_eq!(found, expected, "{filter:?}");
+        }
+    }
+}
+
+both! {
+    async fn incidents_of_a_time_are_those_that_had_begun_and_were_not_over(bench) {
+        let mut all: Vec<Incident> = (1..=4).map(|it| of(it, None)).collect();
+        let minute = |number: i64| START.start().shifted(number * 60_000_000_000);
+        for (one, end) in all.iter_mut().zip([2, 6]) {
+            (one.state, one.resolved_at) = (State::Resolved, Some(minute(end)));
+        }
+        bench.store.write_incidents(&all, &[], bench.token).await.unwrap();
+        for (from, to, expected) in [
+            (None, Some(3), vec![2, 1]),
+            (Some(2), None, vec![4, 3, 2, 1]),
+            (Some(3), None, vec![4, 3, 2]),
+            (Some(7), None, vec![4, 3]),
+            (Some(3), Some(4), vec![3, 2]),
+        ] {
+            let filter = IncidentFilter { from: from.map(minute), to: to.map(minute), ..IncidentFilter::default() };
+            let found = read(bench, filter.clone()).await;
+            assert!(found.iter().all(|it| filter.is_met(it)), "{filter:?}");
+            let found: Vec<u128> = found.iter().map(|it| it.id.as_u128()).collect();
+            assert_eq!(found, expected, "{filter:?}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The fleet's page beside what it shares with others: the key of its letters, and its day.
 
+use gpufleet_telemetry::identity::{Resource, attribute};
+
 use super::*;
 
 /// The key of a page, and the letters on its tiles.
@@ -58,4 +60,26 @@ async fn a_day_that_was_added_up_stands_while_the_next_one_is_and_not_for_ever()
     }
     server.pass(120);
     assert!(!is_drawn().await, "it would be far behind its page");
+}
+
+#[tokio::test]
+async fn the_pages_of_a_gpu_and_its_node_say_what_holds_it_in_its_workload_and_which() {
+    let mut lives = fixture::fleet();
+    let held = lives.iter_mut().find(|it| *it.resource.id == *GPU);
+    let held = held.expect("the fixture's");
+    let resource = Resource::clone(&held.resource)
+        .with(attribute::WORKLOAD_ROLE, "decode")
+        .with(attribute::WORKLOAD_INDEX, "1/3");
+    held.resource = Arc::new(resource);
+    let server = server_of(lives, false).await;
+    let (_, page) = server.get(&format!("/clusters/prod/gpus/{GPU}")).await;
+    for said in [
+        "<dt>Role</dt><dd>decode</dd>",
+        "<dt>Number in its workload</dt><dd>1/3</dd>",
+    ] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+    let (_, page) = server.get("/clusters/prod/nodes/h100-00").await;
+    let said = "pod:research/train-7b-0 <span class=\"soft\">decode 1/3</span>";
+    assert_eq!(page.matches(said).count(), 1, "{page}");
 }

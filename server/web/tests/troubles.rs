@@ -4,6 +4,7 @@ use super::jobs::{DEAD, JOB, address};
 use gpufleet_analysis::straggler::Confidence;
 
 use super::*;
+use crate::words::text;
 
 /// The slow rank as an incident, with more to do than a name has letters.
 fn slow_rank() -> Signal {
@@ -34,6 +35,38 @@ async fn the_sentence_of_a_slow_job_says_why_and_what_it_costs_beside_its_incide
     assert!(list.contains(why), "{list}");
     let (_, other) = server.get(&address(DEAD)).await;
     assert!(!other.contains(INCIDENT) && !other.contains("$36.00"));
+}
+
+#[tokio::test]
+async fn a_server_that_reckons_in_euros_says_dollars_nowhere() {
+    let mut config = Config::for_tests();
+    config.cost.currency = "EUR".to_owned();
+    let card = "NVIDIA H100 80GB HBM3".to_owned();
+    config.detect.gpu_hour_usd.insert(card, "10".to_owned());
+    let server = server_with(config, fixture::fleet(), false).await;
+    let server = server.with(slow_rank()).await;
+    let own = format!("/incidents/{INCIDENT}");
+    let job = address(JOB);
+    for page in ["/", "/cost", "/fleet", "/jobs", &job, "/incidents", &own] {
+        let (status, body) = server.get(page).await;
+        assert_eq!(status, StatusCode::OK, "{page}");
+        assert!(body.contains(" EUR"), "{page}: {body}");
+        let mut behind = body.split('$').skip(1);
+        let is_dollars = behind.any(|it| it.starts_with(|it: char| it.is_ascii_digit()));
+        assert!(!is_dollars, "{page}: {body}");
+    }
+    let (_, page) = server.get(&job).await;
+    for said in [
+        "that costs 36.00 EUR/h, 36.00 EUR so far.",
+        "0.0222 EUR",
+        "0.6782 EUR a million tokens",
+    ] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+    let run = format!("/api/v1/runs/prod/{}/0", text::segment(JOB));
+    for place in [run, format!("/api/v1{own}")] {
+        assert_eq!(server.json(&place).await["currency"], "EUR", "{place}");
+    }
 }
 
 #[tokio::test]

@@ -65,7 +65,7 @@ async fn a_run_that_never_makes_its_first_step_is_told_with_its_price_until_it_m
     );
     let (open, now) = (training.world.open(), training.world.hand.now());
     let runs = training.world.app.fleet.runs();
-    let said = runs.look(&key, |run| sentence(run, &open, now));
+    let said = runs.look(&key, |run| sentence(run, &open, now, "USD"));
     let said = said.expect("it is known");
     let starts_with = "Runs, and has not made its first step since it came up at ";
     assert!(

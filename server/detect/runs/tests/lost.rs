@@ -26,7 +26,7 @@ fn key() -> RunKey {
 fn said(training: &Training) -> String {
     let (open, now) = (training.world.open(), training.world.hand.now());
     let runs = training.world.app.fleet.runs();
-    let said = runs.look(&key(), |run| sentence(run, &open, now));
+    let said = runs.look(&key(), |run| sentence(run, &open, now, "USD"));
     said.expect("it is known")
 }
 

@@ -200,7 +200,7 @@ async fn whom_all_wait_for_in_collectives_is_named_where_steps_tell_no_waits() {
     assert_eq!(named, Some(vec![5]));
     let open = training.world.open();
     let now = training.world.hand.now();
-    let sentence = runs.look(&key, |run| sentence(run, &open, now));
+    let sentence = runs.look(&key, |run| sentence(run, &open, now, "USD"));
     let sentence = sentence.expect("it is known");
     let starts = "Rank 5 on node-1 takes 1.2";
     assert!(
