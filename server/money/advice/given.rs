@@ -66,8 +66,8 @@ impl Seen {
         let terms = app.money.terms();
         let moment = inventory::now(app);
         let walked = Moment { at, ..moment };
-        let known = (&*app.fleet, &*app.inventory);
-        let found = now::now(known, &terms, &Grant::default(), walked);
+        let all = Grant::default();
+        let found = now::now((&app.fleet, &app.inventory), &terms, &all, walked);
         let mut seen = Self::default();
         for (cluster, gpus) in &found.all {
             for (id, gpu) in gpus {
