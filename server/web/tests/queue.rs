@@ -67,8 +67,7 @@ fn tell(server: &Fixture) {
 }
 
 #[tokio::test]
-async fn what_is_free_on_a_node_that_takes_no_work_is_for_nobody_who_waits_and_drains_where_it_is_cordoned()
- {
+async fn what_is_free_on_a_node_that_takes_no_work_is_for_nobody_who_waits_and_may_drain() {
     for (cordoned, ready, kind, what) in [
         (false, Ready::Yes, "free", "that nobody holds"),
         (false, Ready::No, "free", "no work (not ready)"),
