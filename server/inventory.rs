@@ -39,7 +39,6 @@ pub mod pools;
 pub mod slurm;
 mod unheld;
 
-use cordoned::Cordoned;
 use demand::Tally;
 use known::{ClusterState, Moment};
 use look::{Look, Sight};
@@ -231,14 +230,6 @@ impl Inventory {
     pub fn has_nodes(&self, cluster: &str) -> bool {
         let is_told = *cluster == *self.cluster && self.source != Source::Off;
         is_told && self.known().nodes.whole_since.is_some()
-    }
-
-    /// The nodes that are cordoned, as far as nodes are seen now.
-    pub fn cordoned(&self, now: Moment) -> Cordoned {
-        match self.sees_nodes(now) {
-            true => Cordoned::of(&self.cluster, &self.known()),
-            false => Cordoned::default(),
-        }
     }
 
     /// The node pools of the nodes that are told, or were.

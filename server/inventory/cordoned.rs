@@ -10,7 +10,8 @@ use std::sync::Arc;
 use gpufleet_analysis::inventory::{Phase, Record};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::known::ClusterState;
+use super::Inventory;
+use super::known::{ClusterState, Moment};
 use super::names::short;
 
 /// The nodes of a cluster that are cordoned.
@@ -19,6 +20,16 @@ pub struct Cordoned {
     cluster: Arc<str>,
     /// By the name without its domain, where one of that name is cordoned: each node of it, and since when it is.
     alike: HashMap<String, Vec<(String, Option<Timestamp>)>>,
+}
+
+impl Inventory {
+    /// The nodes that are cordoned, as far as nodes are seen now.
+    pub fn cordoned(&self, now: Moment) -> Cordoned {
+        match self.sees_nodes(now) {
+            true => Cordoned::of(self.cluster(), &self.known()),
+            false => Cordoned::default(),
+        }
+    }
 }
 
 impl Cordoned {
@@ -69,7 +80,6 @@ mod tests {
     use gpufleet_analysis::inventory::{Node, Ready};
 
     use super::*;
-    use crate::inventory::known::Moment;
 
     #[test]
     fn a_cordoned_node_is_found_by_every_name_that_can_mean_no_other() {
