@@ -294,7 +294,9 @@ impl Attribution {
             names: &answers,
         });
         let sources = self.sources(&answers);
-        let events = self.events(&sources, turn);
+        let mut events = self.events(&sources, turn);
+        let metadata = self.tasks.as_ref().and_then(|it| it.metadata.as_ref());
+        events.extend(metadata.and_then(|it| it.notice(turn)));
         self.tell_strange(&found);
         let mut resources = resources::resources(&cards, &found);
         resources.extend(replicas::resources(&cards, &found.replicas, &turn.node));

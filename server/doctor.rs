@@ -24,6 +24,7 @@ use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::disk::{self, Disks};
 use crate::health;
+use crate::inventory::known::Moment;
 use crate::money::now::{self, MoneySnapshot};
 use crate::view::FleetView;
 use crate::words::text::counted;
@@ -274,7 +275,11 @@ async fn make(app: &App, view: &FleetView, specs: &Specs, grant: &Grant) -> Doct
         }
     };
     let terms = app.money.terms();
-    let found = now::now((&app.fleet, &app.inventory), &terms, grant, view.at);
+    let moment = Moment {
+        at: view.at,
+        monotonic: app.clock.monotonic(),
+    };
+    let found = now::now((&app.fleet, &app.inventory), &terms, grant, moment);
     let look = Look {
         app,
         view,

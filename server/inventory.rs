@@ -28,6 +28,7 @@ use crate::store::model::FencingToken;
 use crate::store::{CommitError, Store, StoreError};
 use crate::threads::apart;
 
+pub mod cordoned;
 mod demand;
 pub mod fixed;
 pub mod known;

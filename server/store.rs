@@ -55,6 +55,8 @@ mod family;
 
 mod phases;
 
+mod notices;
+
 mod training;
 
 mod standing;

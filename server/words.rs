@@ -411,6 +411,7 @@ pub const fn event(kind: EventKind) -> &'static str {
         EventKind::Probed => "probed",
         EventKind::Profiled => "profiled",
         EventKind::StepsMissed => "steps not read",
+        EventKind::PreemptionNoticed => "Spot machine is taken back",
     }
 }
 

@@ -78,6 +78,8 @@ pub enum EventKind {
     /// Steps of a rank are in its totals and not in its blocks: the process had written over them when
     /// the agent came to read; attribute: steps.
     StepsMissed,
+    /// The provider said that it takes this Spot machine back, within seconds.
+    PreemptionNoticed,
 }
 
 /// How bad it is.
@@ -113,7 +115,7 @@ pub struct Event {
 
 impl EventKind {
     /// Every kind.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::AgentStarted,
         Self::AgentIdConflict,
         Self::GpuAdded,
@@ -143,6 +145,7 @@ impl EventKind {
         Self::Probed,
         Self::Profiled,
         Self::StepsMissed,
+        Self::PreemptionNoticed,
     ];
 
     /// The name on the wire (`gpufleet.<name>`), in SQL and on the page.
@@ -177,6 +180,7 @@ impl EventKind {
             Self::Probed => "probed",
             Self::Profiled => "profiled",
             Self::StepsMissed => "steps_missed",
+            Self::PreemptionNoticed => "preemption_noticed",
         }
     }
 

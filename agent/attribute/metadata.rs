@@ -4,24 +4,32 @@
 //! nothing waits for it; elsewhere nobody is asked. Only single values are read: the whole tree holds
 //! secrets. What is known stays, because a machine does not change; what is missing is asked for again.
 //!
-//! Limits: [`ANSWER_WITHIN`], [`MAX_VALUE_BYTES`]; [`PAUSES`] between two rounds.
+//! Of a Spot machine another task has a question open all the time that is answered when the provider takes the machine
+//! back: 30 s before it is gone.
+//!
+//! Limits: [`ANSWER_WITHIN`], [`MAX_VALUE_BYTES`]; [`PAUSES`] between two rounds; [`HELD_FOR`] a question is open.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use gpufleet_program::connect::Connector;
 use gpufleet_program::reloaded::words;
-use gpufleet_telemetry::identity::attribute;
+use gpufleet_telemetry::event::{Event, EventKind, Severity};
+use gpufleet_telemetry::identity::{ResourceKind, attribute};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use tokio::sync::Notify;
 
 use super::labels::Facts;
 use super::node::add;
+use crate::read::Turn;
 
 /// Where it is on every such machine.
 const ADDRESS: &str = "http://169.254.169.254";
@@ -53,11 +61,31 @@ const PREEMPTIBLE: &str = "instance/scheduling/preemptible";
 const PROJECT: &str = "project/project-id";
 const ALL: [&str; 5] = [INSTANCE_ID, MACHINE_TYPE, ZONE, PREEMPTIBLE, PROJECT];
 
-/// What the task has learned.
+/// Whether the provider takes the machine back.
+const PREEMPTED: &str = "instance/preempted";
+
+/// What the value of [`PROVISIONING`](attribute::PROVISIONING) is of a machine that may be taken back.
+const SPOT: &str = "spot";
+
+/// How long the server keeps a question open of which nothing changes: a connection that broke unseen is found by then.
+const HELD_FOR: Duration = Duration::from_secs(60);
+
+/// The pause behind an answer, for a server that does not keep questions open.
+const BETWEEN: Duration = Duration::from_secs(1);
+
+/// The version of a value that nobody has: the first question is answered at once.
+const NO_VERSION: &str = "NONE";
+
+/// Longest name of a version: they are sixteen digits.
+const MAX_VERSION_BYTES: usize = 64;
+
+/// What the tasks have learned.
 #[derive(Debug)]
 pub(super) struct Metadata {
     facts: Arc<Mutex<Arc<Facts>>>,
-    task: tokio::task::AbortHandle,
+    /// Whether the provider takes the machine back and nobody was told yet.
+    noticed: Arc<AtomicBool>,
+    tasks: [tokio::task::AbortHandle; 2],
 }
 
 impl Metadata {
@@ -69,11 +97,16 @@ impl Metadata {
             address => address.trim_end_matches('/').to_owned(),
         };
         let facts = Arc::<Mutex<Arc<Facts>>>::default();
+        let (noticed, is_spot) = (Arc::<AtomicBool>::default(), Arc::new(Notify::new()));
+        let of_watch = (address.clone(), Arc::clone(&is_spot), Arc::clone(&noticed));
         let of_task = Arc::clone(&facts);
-        let task = tokio::spawn(async move { keep(&address, &of_task).await });
+        let kept = tokio::spawn(async move { keep(&address, &of_task, &is_spot).await });
+        let watched =
+            tokio::spawn(async move { watch(&of_watch.0, &of_watch.1, &of_watch.2).await });
         Some(Self {
             facts,
-            task: task.abort_handle(),
+            noticed,
+            tasks: [kept.abort_handle(), watched.abort_handle()],
         })
     }
 
@@ -81,11 +114,25 @@ impl Metadata {
     pub(super) fn known(&self) -> Arc<Facts> {
         Arc::clone(&self.facts.lock().unwrap_or_else(PoisonError::into_inner))
     }
+
+    /// That the provider takes the machine back; once.
+    pub(super) fn notice(&self, turn: &Turn) -> Option<Event> {
+        let is_news = self.noticed.swap(false, Ordering::Relaxed);
+        is_news.then(|| Event {
+            at: turn.at,
+            kind: EventKind::PreemptionNoticed,
+            severity: Severity::Warning,
+            resource_kind: ResourceKind::Node,
+            resource_id: turn.node.node.as_str().into(),
+            message: "the provider takes this Spot machine back within 30 s".to_owned(),
+            attributes: BTreeMap::new(),
+        })
+    }
 }
 
 impl Drop for Metadata {
     fn drop(&mut self) {
-        self.task.abort();
+        self.tasks.iter().for_each(tokio::task::AbortHandle::abort);
     }
 }
 
@@ -94,13 +141,17 @@ fn is_theirs(sys: &Path) -> bool {
     product.is_ok_and(|it| it.trim() == PRODUCT)
 }
 
-/// Asks until all is known.
-async fn keep(address: &str, known: &Mutex<Arc<Facts>>) {
+/// Asks until all is known, and says when it is known that the machine is a Spot one.
+async fn keep(address: &str, known: &Mutex<Arc<Facts>>, is_spot: &Notify) {
     let mut missing = ALL.to_vec();
     let mut told = String::new();
     for round in 0_u32.. {
         let mut facts = Facts::clone(&known.lock().unwrap_or_else(PoisonError::into_inner));
         let error = ask(address, &mut missing, &mut facts).await;
+        let spot = |it: &(String, String)| it.0 == attribute::PROVISIONING && it.1 == SPOT;
+        if facts.iter().any(spot) {
+            is_spot.notify_one();
+        }
         *known.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(facts);
         let Some(error) = error else {
             return;
@@ -114,6 +165,46 @@ async fn keep(address: &str, known: &Mutex<Arc<Facts>>) {
         }
         tokio::time::sleep(pause_after(round)).await;
     }
+}
+
+/// Waits until the provider takes the machine back; of one that is no Spot machine for ever.
+async fn watch(address: &str, is_spot: &Notify, noticed: &AtomicBool) {
+    is_spot.notified().await;
+    let (mut version, mut told, mut failed) = (NO_VERSION.to_owned(), String::new(), 0);
+    loop {
+        let pause = match is_preempted(address, &mut version).await {
+            Ok(true) => return noticed.store(true, Ordering::Relaxed),
+            Ok(false) => {
+                failed = 0;
+                BETWEEN
+            }
+            Err(error) => {
+                if error != told {
+                    tracing::warn!(error, "nobody says when this Spot machine is taken back");
+                    told = error;
+                }
+                failed += 1;
+                pause_after(failed)
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Whether the provider takes the machine back, once that is another than in the version that is known, or a while later.
+async fn is_preempted(address: &str, version: &mut String) -> Result<bool, String> {
+    let held_s = HELD_FOR.as_secs();
+    let query = format!("?wait_for_change=true&timeout_sec={held_s}&last_etag={version}");
+    let asked = get(address, PREEMPTED, &query);
+    let asked = tokio::time::timeout(HELD_FOR + ANSWER_WITHIN, asked).await;
+    let (value, next) = asked.unwrap_or_else(|_| Err(format!("{address} did not answer")))?;
+    let is_version = (1..=MAX_VERSION_BYTES).contains(&next.len())
+        && next.bytes().all(|it| it.is_ascii_alphanumeric());
+    *version = match is_version {
+        true => next,
+        false => NO_VERSION.to_owned(),
+    };
+    Ok(value == "TRUE")
 }
 
 fn pause_after(round: u32) -> Duration {
@@ -147,7 +238,7 @@ fn note(facts: &mut Facts, path: &str, value: &str) {
         MACHINE_TYPE => add(facts, attribute::MACHINE_TYPE, last),
         PROJECT => add(facts, attribute::CLOUD_ACCOUNT, value),
         PREEMPTIBLE => match value {
-            "TRUE" => add(facts, attribute::PROVISIONING, "spot"),
+            "TRUE" => add(facts, attribute::PROVISIONING, SPOT),
             "FALSE" => add(facts, attribute::PROVISIONING, "on_demand"),
             _ => {}
         },
@@ -160,9 +251,14 @@ fn note(facts: &mut Facts, path: &str, value: &str) {
 }
 
 async fn value(address: &str, path: &str) -> Result<String, String> {
+    get(address, path, "").await.map(|it| it.0)
+}
+
+/// A value, and which version of it that is; empty where that is not told.
+async fn get(address: &str, path: &str, query: &str) -> Result<(String, String), String> {
     let client: Client<Connector, Empty<Bytes>> =
         Client::builder(TokioExecutor::new()).build(Connector::plain());
-    let request = Request::get(format!("{address}/computeMetadata/v1/{path}"))
+    let request = Request::get(format!("{address}/computeMetadata/v1/{path}{query}"))
         .header(FLAVOR.0, FLAVOR.1)
         .body(Empty::new())
         .map_err(|error| format!("node.metadata_server `{address}`: {error}"))?;
@@ -180,13 +276,16 @@ async fn value(address: &str, path: &str) -> Result<String, String> {
     {
         return Err(format!("what answers at {address} is no metadata server"));
     }
+    let version = answer.headers().get(http::header::ETAG);
+    let version = version.and_then(|it| it.to_str().ok());
+    let version = version.unwrap_or_default().to_owned();
     let body = Limited::new(answer.into_body(), MAX_VALUE_BYTES)
         .collect()
         .await;
     let body = body.map_err(|error| format!("{address}, {path}: {}", words(error.as_ref())))?;
     let text = String::from_utf8(body.to_bytes().to_vec());
     let text = text.map_err(|_| format!("{address}, {path}: no text"))?;
-    Ok(text.trim().to_owned())
+    Ok((text.trim().to_owned(), version))
 }
 
 #[cfg(test)]
@@ -194,11 +293,18 @@ mod tests {
     use axum::Router;
     use axum::extract::Request;
     use axum::response::IntoResponse;
+    use futures::FutureExt;
+    use gpufleet_telemetry::time::Timestamp;
 
     use super::*;
+    use crate::read::NodeFacts;
 
-    /// A server that refuses what the real one refuses; `lacks` is what it does not know.
+    /// A server that refuses what the real one refuses, of a Spot machine; `lacks` is what it does not know.
     async fn server(lacks: &'static str) -> String {
+        server_of(lacks, "TRUE").await
+    }
+
+    async fn server_of(lacks: &'static str, preemptible: &'static str) -> String {
         let answer = move |request: Request| async move {
             let headers = request.headers();
             let is_ours = headers
@@ -216,11 +322,31 @@ mod tests {
                 "instance/id" => "4711",
                 "instance/machine-type" => "projects/123/machineTypes/a3-highgpu-8g",
                 "instance/zone" => "projects/123/zones/us-central1-a",
-                "instance/scheduling/preemptible" => "TRUE",
+                "instance/scheduling/preemptible" => preemptible,
                 "project/project-id" => "my-project",
                 _ => return StatusCode::NOT_FOUND.into_response(),
             };
             ([("Metadata-Flavor", "Google")], value).into_response()
+        };
+        serve(Router::new().fallback(answer)).await
+    }
+
+    /// A server that says at once that the machine stays, and to who knows that, that it goes, when `taken` says so.
+    async fn provider(taken: Arc<Notify>) -> String {
+        let answer = move |request: Request| {
+            let taken = Arc::clone(&taken);
+            let query = request.uri().query().unwrap_or_default();
+            let waits = query.starts_with("wait_for_change=true&") && query.ends_with("etag=a1");
+            async move {
+                let (value, version) = match waits {
+                    true => {
+                        taken.notified().await;
+                        ("TRUE", "b2")
+                    }
+                    false => ("FALSE", "a1"),
+                };
+                ([("Metadata-Flavor", "Google"), ("ETag", version)], value).into_response()
+            }
         };
         serve(Router::new().fallback(answer)).await
     }
@@ -286,6 +412,52 @@ mod tests {
     fn a_server_that_comes_late_is_asked_often_at_first_and_then_now_and_then_for_ever() {
         let seconds = [0, 9, 10, 100_000].map(|round| pause_after(round).as_secs());
         assert_eq!(seconds, [30, 30, 600, 600]);
+    }
+
+    #[tokio::test]
+    async fn a_question_stays_open_until_the_provider_takes_the_machine_back() {
+        let taken = Arc::new(Notify::new());
+        let address = provider(Arc::clone(&taken)).await;
+        let mut version = NO_VERSION.to_owned();
+        assert_eq!(is_preempted(&address, &mut version).await, Ok(false));
+        assert_eq!(version, "a1");
+        let takes = async { taken.notify_one() };
+        let (found, ()) = tokio::join!(is_preempted(&address, &mut version), takes);
+        assert_eq!(found, Ok(true));
+        // Who does not answer says nothing.
+        let nobody = is_preempted("http://127.0.0.1:1", &mut version).await;
+        assert!(nobody.is_err(), "{nobody:?}");
+    }
+
+    #[tokio::test]
+    async fn only_of_a_spot_machine_it_is_asked_and_its_end_is_told_once() {
+        let is_spot = Notify::new();
+        let facts = Mutex::default();
+        keep(&server_of("nothing", "FALSE").await, &facts, &is_spot).await;
+        assert_eq!(is_spot.notified().now_or_never(), None);
+        let facts = Mutex::default();
+        keep(&server("nothing").await, &facts, &is_spot).await;
+        let goes = serve(
+            Router::new()
+                .fallback(|| async { ([("Metadata-Flavor", "Google")], "TRUE").into_response() }),
+        );
+        let noticed = Arc::<AtomicBool>::default();
+        watch(&goes.await, &is_spot, &noticed).await;
+        let task = || tokio::spawn(async {}).abort_handle();
+        let metadata = Metadata {
+            facts: Arc::default(),
+            noticed,
+            tasks: [task(), task()],
+        };
+        let turn = Turn {
+            at: Timestamp::from_seconds(1_790_000_000),
+            monotonic: Duration::ZERO,
+            node: Arc::new(NodeFacts::for_tests()),
+        };
+        let event = metadata.notice(&turn).expect("it was noticed");
+        assert_eq!(event.kind, EventKind::PreemptionNoticed);
+        assert_eq!(*event.resource_id, *turn.node.node);
+        assert_eq!(metadata.notice(&turn), None);
     }
 
     #[tokio::test]

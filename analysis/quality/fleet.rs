@@ -207,6 +207,7 @@ impl Held {
             missing: None,
             memory_bytes: Some(40 << 30),
             unhealthy: None,
+            draining_since: None,
         };
         let status = now(&known, &Policy::default());
         unused(&status, IDLE_AFTER_S, at(self.second))

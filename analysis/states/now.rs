@@ -55,6 +55,8 @@ pub struct Now {
     pub memory_bytes: Option<u64>,
     /// Why it is unhealthy, if an event says so.
     pub unhealthy: Option<Reason>,
+    /// Since when its node is cordoned or about to be taken away; none where it is not, or nobody says.
+    pub draining_since: Option<Timestamp>,
 }
 
 /// What it does now.
@@ -158,7 +160,10 @@ pub fn now(known: &Now, policy: &Policy) -> Status {
         Class::ActivityUnknown => status(State::Unobserved, Reason::ActivityUnknown, since),
         Class::NotHeld | Class::Unclaimed => match recent.unheld.filter(|it| it.is_long()) {
             Some(work) => status(State::Unobserved, Reason::HolderUnknown, Some(work.began())),
-            None => status(State::Unallocated, Reason::Unknown, since),
+            None => match known.draining_since {
+                Some(begun) => status(State::Draining, Reason::Unknown, since.max(Some(begun))),
+                None => status(State::Unallocated, Reason::Unknown, since),
+            },
         },
         Class::Starting | Class::Inactive if stuck_since.is_some() => {
             let (state, reason) = idle_state(known.memory_bytes, policy);
@@ -218,6 +223,27 @@ mod tests {
             missing: None,
             memory_bytes: Some(8_000_000_000),
             unhealthy: None,
+            draining_since: None,
+        }
+    }
+
+    #[test]
+    fn on_a_node_that_is_emptied_what_nobody_holds_drains_and_all_else_stays_what_it_is() {
+        let (works, free) = (bits(true, true), bits(false, false));
+        let mut unknown = Bitmaps::default();
+        unknown.set(gpu::OBSERVED.id, 0x3ff);
+        for (ticks, state, since) in [
+            (vec![works, free], State::Draining, 15),
+            (vec![works, works, free], State::Draining, 20),
+            (vec![works], State::ActiveUnrated, 0),
+            (vec![bits(true, false); 30], State::Parked, 0),
+            (vec![unknown], State::Unobserved, 0),
+        ] {
+            let seconds = ticks.len() as i64 * 10;
+            let mut known = known(watched(&ticks), seconds);
+            known.draining_since = Some(at(15));
+            let status = now(&known, &Policy::default());
+            assert_eq!((status.state, status.since), (state, Some(at(since))));
         }
     }
 

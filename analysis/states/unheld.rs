@@ -291,6 +291,7 @@ mod tests {
             missing: None,
             memory_bytes: None,
             unhealthy: None,
+            draining_since: None,
         };
         now(&known, &Policy::default())
     }

@@ -15,8 +15,9 @@ use super::problem::{Asked, Place, Problem};
 use super::shape::{self, Gpu, Node, ReadingNow, StateCounts};
 use crate::auth::Grant;
 use crate::fleet::live::Live;
+use crate::inventory;
 use crate::store::model::ResourceKey;
-use crate::view::{ClusterView, FleetView, GpuView, NodeView};
+use crate::view::{ClusterView, FleetView, GpuView, NodeView, gather};
 use crate::web::Web;
 use crate::words::text;
 
@@ -298,7 +299,11 @@ pub async fn gpu(
     let with_shares = view.gpus().find(|gpu| gpu.key == live.key);
     let gpu = match with_shares {
         Some(gpu) => Gpu::from(gpu),
-        None => Gpu::from(&crate::view::gather::gpu_view(&live, web.app.clock.now())),
+        None => {
+            let now = inventory::now(&web.app);
+            let cordoned = web.app.inventory.cordoned(now);
+            Gpu::from(&gather::gpu_view(&live, now.at, &cordoned))
+        }
     };
     Ok(Json(GpuDetail {
         gpu,

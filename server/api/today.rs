@@ -67,7 +67,7 @@ pub struct TodaySection {
 /// One thing that costs money for nothing.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct WasteRow {
-    /// `free`, `parked`, `held_empty`, `stalled`, `broken`, `throttled`, `hang`, `straggler`, `slower`,
+    /// `free`, `draining`, `parked`, `held_empty`, `stalled`, `broken`, `throttled`, `hang`, `straggler`, `slower`,
     /// `training`, `failed_run`, `below_target` or `right_size`.
     pub kind: &'static str,
     /// Whether it is in the sum: all but what is active and could do more, or with less.

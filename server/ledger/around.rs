@@ -3,7 +3,8 @@
 //! - Who held it: the minutes' own evidence; and that his container did not run (`starting_pod`), which makes a
 //!   holder of its own of him as long as it is so.
 //! - Its node was ready and is not (`unhealthy`, node not ready), or is cordoned (`draining` while nobody holds
-//!   it): the phases of the inventory, from when each was seen until the next.
+//!   it): the phases of the inventory, from when each was seen until the next. Its provider said that it takes the machine
+//!   back (`draining` as well): what the agent was told, for as long as the machine can be there.
 //! - Why it was free (`unallocated`): nobody waited for a GPU in the whole of the hour, which is known once the hour is
 //!   over and all of it was seen, but for [`UNSEEN_MS`]; and minute by minute, for GPUs with its type, taints and
 //!   partitions, what the inventory saw of who waits (`analysis::inventory::unheld`).
@@ -59,6 +60,7 @@ pub(super) fn around(input: &LedgerInput, rules: Rules<'_>) -> Around {
             Phase::Starting | Phase::Ready | Phase::Gone => {}
         }
     }
+    around.draining.extend(&input.around.taken_back);
     let (cluster, from_ms) = (
         &input.resource.key.cluster,
         input.dirty.hour * MILLIS_PER_HOUR,

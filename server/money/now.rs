@@ -1,8 +1,8 @@
 //! What is idle this moment, whose it is, since when, and what it costs a day; and what has no price or
 //! no owner.
 //!
-//! One walk over what is live. What is idle by design, a warm standby, is not told as idle. A GPU that has shares is left
-//! out, its shares are looked at: each is a part of its card.
+//! One walk over what is live. What is idle by design, a warm standby, is not told as idle, nor is what nobody holds on
+//! a node that is cordoned. A GPU that has shares is left out, its shares are looked at: each is a part of its card.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -21,11 +21,13 @@ use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::fleet::{Fleet, Live};
 use crate::inventory::Inventory;
+use crate::inventory::cordoned::Cordoned;
+use crate::inventory::known::Moment;
 use crate::ledger::days;
 use crate::store::model::ResourceKey;
 use crate::threads::apart;
 use crate::view::FRESH_FOR;
-use crate::view::judge::judge;
+use crate::view::judge::judge_on;
 
 /// Seconds of a day.
 const DAY_S: i128 = 86_400;
@@ -82,6 +84,8 @@ pub struct Unpriced {
 pub struct MoneySnapshot {
     /// What is idle, the dearest and then the longest first.
     pub idle: Vec<Idle>,
+    /// What nobody holds on nodes that are cordoned.
+    pub draining: Vec<Idle>,
     /// GPUs without a price, counted.
     pub unpriced: BTreeMap<Unpriced, usize>,
     /// Holders without an owner with how many GPUs or shares each has, and what could name its owner.
@@ -143,8 +147,12 @@ pub async fn walked(
 ) -> Arc<MoneySnapshot> {
     let (fleet, inventory) = (Arc::clone(&app.fleet), Arc::clone(&app.inventory));
     let (terms, asked) = (Arc::clone(terms), grant.clone());
+    let moment = Moment {
+        at,
+        monotonic: app.clock.monotonic(),
+    };
     let making =
-        async move { Ok(apart(move || now((&fleet, &inventory), &terms, &asked, at)).await) };
+        async move { Ok(apart(move || now((&fleet, &inventory), &terms, &asked, moment)).await) };
     let snapshots = &app.money.snapshots.0;
     let last = snapshots.last_within(&grant.cluster, &app.clock, STANDS_FOR);
     let made = snapshots.get(grant.cluster.clone(), &app.clock, making);
@@ -160,8 +168,9 @@ pub fn now(
     (fleet, inventory): (&Fleet, &Inventory),
     terms: &Terms,
     grant: &Grant,
-    at: Timestamp,
+    moment: Moment,
 ) -> MoneySnapshot {
+    let (at, cordoned) = (moment.at, inventory.cordoned(moment));
     // Without policies nobody asks for pools.
     let has_policies = !terms.owners.idle.is_empty();
     let pools = has_policies.then(|| inventory.node_pools());
@@ -180,7 +189,7 @@ pub fn now(
             }
             ResourceKind::Gpu => {
                 nodes.entry(node).or_default().gpus += 1;
-                all.push(seen(live, at));
+                all.push(seen(live, at, &cordoned));
             }
             ResourceKind::Share => {
                 let parent = live
@@ -190,7 +199,7 @@ pub fn now(
                 let card = (Arc::clone(&live.key.cluster), parent.to_owned());
                 *siblings.entry(card.clone()).or_default() += 1;
                 cards.insert(card);
-                all.push(seen(live, at));
+                all.push(seen(live, at, &cordoned));
             }
             ResourceKind::Endpoint | ResourceKind::Rank => {}
         }
@@ -219,8 +228,8 @@ pub fn now(
     found
 }
 
-fn seen(live: &Live, at: Timestamp) -> IdleCandidate {
-    let status = judge(live, at);
+fn seen(live: &Live, at: Timestamp, cordoned: &Cordoned) -> IdleCandidate {
+    let status = judge_on(live, at, cordoned);
     let text = |name| live.resource.attribute(name).unwrap_or_default().to_owned();
     IdleCandidate {
         idle: Idle {
@@ -285,8 +294,9 @@ fn take(
     }
     let holder = Holder::told_by(&it.resource);
     let mut is_standby = false;
+    let is_free = matches!(it.idle.state, State::Unallocated | State::Draining);
     // Of a GPU that nobody holds the attributes may still name who held it last.
-    if let Some(holder) = holder.filter(|_| it.idle.state != State::Unallocated) {
+    if let Some(holder) = holder.filter(|_| !is_free) {
         it.idle.job = holder.job.clone();
         is_standby = terms.standby.has(&cluster, &holder, at.millis());
         it.idle.payer = terms.owners.payer(&holder, at.millis());
@@ -303,15 +313,17 @@ fn take(
         payer: it.idle.payer.clone(),
         state: it.idle.state,
     };
-    if it.idle.state == State::Unallocated {
+    if is_free {
         let pool = idle::pool(&cluster, &node.pool, &of_model);
         let keeper = terms.owners.keeper(&pool, at.millis());
         it.idle.payer = Payer::Team(keeper.to_owned());
     }
     let in_cluster = found.all.entry(cluster).or_default();
     in_cluster.insert(Arc::clone(&it.idle.key.id), known);
-    if it.idle.state.is_idle() && !is_standby {
-        found.idle.push(it.idle);
+    match it.idle.state {
+        State::Draining => found.draining.push(it.idle),
+        state if state.is_idle() && !is_standby => found.idle.push(it.idle),
+        _ => {}
     }
 }
 

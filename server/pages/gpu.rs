@@ -25,6 +25,8 @@ use super::series::{self, Series};
 use super::strip::{self, Strip};
 use super::{parts, peaks, problem};
 use crate::fleet::live::Live;
+use crate::inventory;
+use crate::inventory::cordoned::Cordoned;
 use crate::store::model::ResourceKey;
 use crate::view::changed::{self, Of};
 use crate::view::gather::is_one_sample;
@@ -98,6 +100,8 @@ struct Drawn {
     minutes: Range<Minute>,
     /// Where the day ends.
     end: Timestamp,
+    /// The nodes that are cordoned now.
+    cordoned: Cordoned,
 }
 
 /// What it does now.
@@ -184,6 +188,7 @@ pub async fn show(
         hours,
         minutes: minutes.clone(),
         end,
+        cordoned: web.app.inventory.cordoned(inventory::now(&web.app)),
     };
     let view = web.views.get(&web.app).await;
     let shares = shares(&view, &live.key);
@@ -262,6 +267,7 @@ fn page(
         hours,
         minutes,
         end,
+        cordoned,
     } = drawn;
     let subject = (live.key.kind, &*live.key.id);
     let (mut told, never_told) = reading::lines(live, catalog::gpu::ALL);
@@ -281,7 +287,7 @@ fn page(
         cluster: Name::new(&live.key.cluster),
         node: Name::new(&live.node),
         node_address: address::node(&live.key.cluster, &live.node),
-        status: status(live, frame.at),
+        status: status(live, frame.at, cordoned),
         facts: facts(live),
         holder: holder(live, frame.at),
         figures: figures(live),
@@ -347,8 +353,8 @@ fn title(live: &Live) -> String {
     }
 }
 
-fn status(live: &Live, now: Timestamp) -> Status {
-    let judged = judge::judge(live, now);
+fn status(live: &Live, now: Timestamp, cordoned: &Cordoned) -> Status {
+    let judged = judge::judge_on(live, now, cordoned);
     Status {
         look: words::look(judged.state),
         is_lost: matches!(

@@ -323,7 +323,7 @@ fn row(it: &Waste, today: &Today, dearest: i128) -> Row {
 fn lasted(kind: Kind, since: Timestamp, now: Timestamp) -> String {
     match kind {
         Kind::FailedRun => format!(", {}", text::ago(now, since)),
-        Kind::Free | Kind::Parked | Kind::HeldEmpty => {
+        Kind::Free | Kind::Draining | Kind::Parked | Kind::HeldEmpty => {
             format!(
                 ", the longest for {}",
                 text::span(now.millis() - since.millis())
@@ -336,6 +336,7 @@ fn lasted(kind: Kind, since: Timestamp, now: Timestamp) -> String {
 const fn kind(kind: Kind) -> &'static str {
     match kind {
         Kind::Free => "free",
+        Kind::Draining => "draining",
         Kind::Parked => "parked",
         Kind::HeldEmpty => "held, empty",
         Kind::Stalled => "stalled",

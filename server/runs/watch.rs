@@ -27,6 +27,7 @@ use crate::store::model::EventFilter;
 use crate::store::{MAX_EVENT_IDS, MAX_EVENTS, Store};
 
 mod before;
+mod noticed;
 mod pace;
 
 pub use before::SlowerThanBefore;
@@ -214,9 +215,13 @@ impl Watch {
                 Vec::new()
             }
         };
+        let mut lost = self.lost(key, &run, at);
+        if let Err(error) = noticed::mark(store, &key.cluster, &mut lost).await {
+            tracing::error!(%error, "which nodes were taken back cannot be read: the inventory alone says which are Spot's");
+        }
         let known = Known {
             gpu_faults: faults,
-            nodes_lost: self.lost(key, &run, at),
+            nodes_lost: lost,
             nodes_were_watched: {
                 let inventory = self.inventory.as_ref();
                 inventory.is_some_and(|it| it.has_nodes(&key.cluster))

@@ -10,7 +10,7 @@ use super::database::Transaction;
 use super::error::StoreError;
 use super::ledger::Inputs;
 use super::model::DemandHour;
-use super::{demand, phases, standing, training, unheld};
+use super::{demand, notices, phases, standing, training, unheld};
 
 /// What stands around one hour of a GPU or share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -20,6 +20,8 @@ pub struct Surroundings {
     /// Since when, Unix milliseconds, its node is in which phase: the one in force when the hour begins, and
     /// those after it. Empty where the inventory does not know the node.
     pub phases: Vec<(i64, Phase)>,
+    /// When its provider had said that it takes the machine back.
+    pub taken_back: Vec<Span>,
     /// GPUs that were waited for in its cluster in that hour; none where nobody saw that.
     pub waited_for: Option<DemandHour>,
     /// The minutes in which GPUs like it were free for each reason: [`super::model::FreeHour::minutes`].
@@ -39,6 +41,7 @@ pub(super) async fn read(
     inputs: &mut Inputs,
 ) -> Result<(), StoreError> {
     phases::read(transaction, lease, inputs).await?;
+    notices::read(transaction, lease, inputs).await?;
     demand::read(transaction, lease, inputs).await?;
     unheld::read(transaction, lease, inputs).await?;
     training::read(transaction, lease, inputs).await?;

@@ -22,6 +22,8 @@ use crate::words::{address, incident};
 pub enum Kind {
     /// Nobody holds them.
     Free,
+    /// Nobody holds them, and their node is cordoned.
+    Draining,
     /// Held and inactive, with memory in use.
     Parked,
     /// Held, inactive and empty.
@@ -81,8 +83,9 @@ pub struct Waste {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Free,
+        Self::Draining,
         Self::Parked,
         Self::HeldEmpty,
         Self::Stalled,
@@ -101,6 +104,7 @@ impl Kind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Free => "free",
+            Self::Draining => "draining",
             Self::Parked => "parked",
             Self::HeldEmpty => "held_empty",
             Self::Stalled => "stalled",
@@ -192,7 +196,7 @@ fn status(incident: &Incident, now: Timestamp) -> String {
     }
 }
 
-/// What is idle: a row for the free GPUs of each cluster, one for those on nodes that take no work, and one for each job
+/// What is idle: a row for the free GPUs of each cluster, one for those on nodes that are not ready, and one for each job
 /// that holds some.
 pub(super) fn idle(look: &Look<'_>) -> Vec<Waste> {
     let mut clusters: BTreeMap<&Arc<str>, Vec<&Idle>> = BTreeMap::new();
@@ -208,7 +212,7 @@ pub(super) fn idle(look: &Look<'_>) -> Vec<Waste> {
         let takes_none = |it: &&Idle| **cluster == *held_back.0 && held_back.1.contains(&*it.node);
         let (none, some): (Vec<&Idle>, Vec<&Idle>) = free.into_iter().partition(takes_none);
         rows.extend((!some.is_empty()).then(|| of_free(look, cluster, &some)));
-        rows.extend((!none.is_empty()).then(|| of_held_back(cluster, &none)));
+        rows.extend((!none.is_empty()).then(|| of_held_back(cluster, &none, "not ready")));
         let ids: BTreeSet<&str> = held.iter().map(|it| &*it.key.id).collect();
         let runs = look.app.fleet.runs().on_gpus(cluster, &ids);
         let mut jobs: BTreeMap<(Option<&RunKey>, String), Vec<&Idle>> = BTreeMap::new();
@@ -224,7 +228,20 @@ pub(super) fn idle(look: &Look<'_>) -> Vec<Waste> {
     rows
 }
 
-/// The inventory's cluster, and its nodes that are there and take no work.
+/// What nobody holds on nodes that are cordoned: a row for each cluster.
+pub(super) fn draining(look: &Look<'_>) -> Vec<Waste> {
+    let mut clusters: BTreeMap<&Arc<str>, Vec<&Idle>> = BTreeMap::new();
+    for it in &look.found.draining {
+        clusters.entry(&it.key.cluster).or_default().push(it);
+    }
+    let row = |(cluster, gpus): (&Arc<str>, Vec<&Idle>)| Waste {
+        kind: Kind::Draining,
+        ..of_held_back(cluster, &gpus, "cordoned")
+    };
+    clusters.into_iter().map(row).collect()
+}
+
+/// The inventory's cluster, and its nodes that are there and not ready.
 fn held_back(look: &Look<'_>) -> (Arc<str>, BTreeSet<String>) {
     let inventory = &look.app.inventory;
     let cluster = inventory.cluster();
@@ -232,14 +249,14 @@ fn held_back(look: &Look<'_>) -> (Arc<str>, BTreeSet<String>) {
         return (Arc::clone(cluster), BTreeSet::new());
     }
     let known = inventory.known();
-    let takes_none = |it: &&Record| matches!(it.told_phase(), Phase::Cordoned | Phase::NotReady);
+    let takes_none = |it: &&Record| it.told_phase() == Phase::NotReady;
     let nodes = known.records().filter(takes_none);
     let names = nodes.map(|it| it.node.name.to_string()).collect();
     (Arc::clone(cluster), names)
 }
 
-/// Nobody who waits can have them.
-fn of_held_back(cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
+/// Nobody who waits can have them, and why.
+fn of_held_back(cluster: &Arc<str>, gpus: &[&Idle], why: &str) -> Waste {
     let nodes: BTreeSet<&str> = gpus.iter().map(|it| &*it.node).collect();
     let takes = match nodes.len() {
         1 => "that takes",
@@ -247,7 +264,7 @@ fn of_held_back(cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
     };
     Waste {
         what: format!(
-            "{} on {} {takes} no work (cordoned or not ready)",
+            "{} on {} {takes} no work ({why})",
             counted(gpus.len(), "GPU", "GPUs"),
             counted(nodes.len(), "node", "nodes"),
         ),

@@ -9,16 +9,22 @@ use gpufleet_telemetry::catalog::{Metric, gpu, own};
 use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::judge::{is_holder_known, judge};
+use super::judge::{is_holder_known, judge_on};
 use super::{ClusterView, Counts, FleetView, GpuView, NodeView, Shown, Told};
 use crate::App;
 use crate::fleet::ServerClock;
 use crate::fleet::live::Live;
+use crate::inventory;
+use crate::inventory::cordoned::Cordoned;
 
 /// The picture at this moment.
 pub fn gather(app: &App) -> FleetView {
-    let at = app.clock.now();
-    let mut grouping = Grouping::default();
+    let moment = inventory::now(app);
+    let at = moment.at;
+    let mut grouping = Grouping {
+        cordoned: app.inventory.cordoned(moment),
+        ..Grouping::default()
+    };
     app.fleet.visit(|live| grouping.add(live, at));
     FleetView {
         server_clock: app.fleet.server_clock(),
@@ -44,6 +50,7 @@ pub(crate) fn of<'a>(lives: impl Iterator<Item = &'a Live>, at: Timestamp) -> Fl
 /// Clusters in the order they are shown in: by origin, then by name.
 #[derive(Default)]
 struct Grouping {
+    cordoned: Cordoned,
     clusters: BTreeMap<(Origin, Arc<str>), BTreeMap<Arc<str>, NodeParts>>,
 }
 
@@ -69,13 +76,14 @@ impl Grouping {
         parts.heard = parts.heard.max(heard(live));
         parts.tick = parts.tick.max(live.interval);
         match live.key.kind {
-            ResourceKind::Gpu => parts.node.gpus.push(gpu_view(live, now)),
+            ResourceKind::Gpu => parts.node.gpus.push(gpu_view(live, now, &self.cordoned)),
             ResourceKind::Share => {
                 let parent = live
                     .resource
                     .attribute(attribute::PARENT)
                     .unwrap_or_default();
-                parts.shares.push((parent.into(), gpu_view(live, now)));
+                let share = gpu_view(live, now, &self.cordoned);
+                parts.shares.push((parent.into(), share));
             }
             ResourceKind::Node => add_own_health(&mut parts.node, live),
             ResourceKind::Endpoint | ResourceKind::Rank => {}
@@ -140,9 +148,9 @@ pub fn heard(live: &Live) -> Timestamp {
 }
 
 /// One GPU or share, as rows and tiles show it.
-pub fn gpu_view(live: &Live, now: Timestamp) -> GpuView {
+pub fn gpu_view(live: &Live, now: Timestamp, cordoned: &Cordoned) -> GpuView {
     let text = |name| live.resource.attribute(name).unwrap_or_default().into();
-    let judged = judge(live, now);
+    let judged = judge_on(live, now, cordoned);
     GpuView {
         key: live.key.clone(),
         index: live

@@ -8,10 +8,25 @@ use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::Timestamp;
 
 use crate::fleet::live::Live;
+use crate::inventory::cordoned::Cordoned;
 
-/// The state of a GPU or share at `now`, why, and since when. A recording is judged at its own last
-/// moment: it ended, it did not fall silent.
+/// The state of a GPU or share at `now`, why, and since when, with what the inventory sees of its node: what nobody
+/// holds on one that is cordoned drains, as in the ledger.
+pub fn judge_on(live: &Live, now: Timestamp, cordoned: &Cordoned) -> Status {
+    let since = match live.origin {
+        Origin::Recorded => None,
+        _ => cordoned.since(&live.key.cluster, &live.node),
+    };
+    at_node(live, now, since)
+}
+
+/// The same by its own evidence alone: what nobody holds is free, wherever it is.
 pub fn judge(live: &Live, now: Timestamp) -> Status {
+    at_node(live, now, None)
+}
+
+/// A recording is judged at its own last moment: it ended, it did not fall silent.
+fn at_node(live: &Live, now: Timestamp, draining_since: Option<Timestamp>) -> Status {
     let now = if live.origin == Origin::Recorded {
         live.last_point
     } else {
@@ -26,6 +41,7 @@ pub fn judge(live: &Live, now: Timestamp) -> Status {
         missing: missing(live),
         memory_bytes: memory.and_then(|it| it.reading.ok()).map(|it| it as u64),
         unhealthy: broken(live).or_else(|| asked_for(live)),
+        draining_since,
     };
     states::now(&known, &Policy::default())
 }

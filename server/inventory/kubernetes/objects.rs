@@ -52,6 +52,14 @@ const COMMON_TAINTS: [&str; 5] = [
     "node.kubernetes.io/unreachable",
 ];
 
+/// How the taints begin of a node that an autoscaler or its provider takes away in a moment: it is as good as cordoned.
+const GOES: [&str; 3] = [
+    "ToBeDeletedByClusterAutoscaler",
+    "cloud.google.com/impending-node-termination",
+    // `disruption` before version 1, `disrupted` since. Others of Karpenter's are of nodes that come.
+    "karpenter.sh/disrupt",
+];
+
 /// Most taints that are kept of a node.
 const MAX_TAINTS: usize = 8;
 
@@ -239,6 +247,9 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
         let Taint { key, value, effect } = it;
         holder::cut(&format!("{key}={value}:{effect}")).to_owned()
     });
+    let goes = spec.taints.iter().any(|it| {
+        it.effect.starts_with("No") && GOES.iter().any(|start| it.key.starts_with(*start))
+    });
     let facts = machine::facts(labels, &spec.provider_id);
     let fact = |name: &str| {
         let told = facts.get(name).map_or("", String::as_str);
@@ -263,7 +274,7 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
         ready,
         ready_since: condition.and_then(|it| moment(it.last_transition_time.as_deref()?)),
         trouble,
-        cordoned: spec.unschedulable || metadata.deletion_timestamp.is_some(),
+        cordoned: spec.unschedulable || goes || metadata.deletion_timestamp.is_some(),
         kept_for: taints.take(MAX_TAINTS).collect(),
         partitions: Vec::new(),
         image: holder::cut(&image).to_owned(),

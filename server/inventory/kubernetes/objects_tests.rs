@@ -103,6 +103,26 @@ fn what_is_wrong_with_a_node_is_read_as_it_is_told() {
     ] {
         assert!(read_node(&more).expect("it has GPUs").cordoned, "{more}");
     }
+    // An autoscaler takes it away, its provider does; one that it may take, or that is being made, is not cordoned.
+    for (key, effect, expected) in [
+        ("ToBeDeletedByClusterAutoscaler", "NoSchedule", true),
+        (
+            "cloud.google.com/impending-node-termination",
+            "NoSchedule",
+            true,
+        ),
+        ("karpenter.sh/disrupted", "NoSchedule", true),
+        ("karpenter.sh/unregistered", "NoExecute", false),
+        (
+            "DeletionCandidateOfClusterAutoscaler",
+            "PreferNoSchedule",
+            false,
+        ),
+    ] {
+        let taints = json!([{"key": key, "value": "1", "effect": effect}]);
+        let node = read_node(&json!({"spec": {"taints": taints}})).expect("it has GPUs");
+        assert_eq!(node.cordoned, expected, "{key}");
+    }
     let taint = |effect: &str| json!({"key": "team", "value": "nlp", "effect": effect});
     let taints = json!([taint("NoSchedule"), taint("NoExecute")]);
     let kept = read_node(&json!({"spec": {"taints": taints}})).expect("it has GPUs");

@@ -20,6 +20,7 @@ use super::knobs;
 use crate::App;
 use crate::auth::Grant;
 use crate::inventory;
+use crate::inventory::known::Moment;
 use crate::money::now;
 use crate::money::savings::{Off, RightSize, Savings};
 
@@ -63,7 +64,10 @@ impl Seen {
     /// Walks over everything.
     pub(super) fn now(app: &App, specs: &Specs, at: Timestamp) -> Self {
         let terms = app.money.terms();
-        let found = now::now((&app.fleet, &app.inventory), &terms, &Grant::default(), at);
+        let moment = inventory::now(app);
+        let walked = Moment { at, ..moment };
+        let all = Grant::default();
+        let found = now::now((&app.fleet, &app.inventory), &terms, &all, walked);
         let mut seen = Self::default();
         for (cluster, gpus) in &found.all {
             for (id, gpu) in gpus {
@@ -78,7 +82,6 @@ impl Seen {
                 job.idle(it, at);
             }
         }
-        let moment = inventory::now(app);
         if app.inventory.sees_nodes(moment) {
             let mut nodes: BTreeMap<String, u32> = BTreeMap::new();
             for record in app.inventory.known().records() {

@@ -94,6 +94,21 @@ both! {
 }
 
 both! {
+    async fn a_free_gpu_drains_while_its_machine_is_taken_back_and_not_the_one_that_comes_in_its_place(bench) {
+        let mut all = worked_and_free(1);
+        // Of a time in which somebody held it nothing is said, nor of another machine.
+        for (node, minute) in [("node-1", 5), ("node-1", 30), ("node-2", 40)] {
+            let mut noticed = event(EventKind::PreemptionNoticed, node, at(minute * 60));
+            noticed.event.resource_kind = ResourceKind::Node;
+            all.events.push(noticed);
+        }
+        bench.commit(&all).await;
+        bench.compute(at(2 * HOUR_S)).await;
+        assert_eq!(minutes(&bench.hours().await), [15, 44, 1, 0]);
+    }
+}
+
+both! {
     async fn what_is_told_of_a_node_does_not_outlive_who_watches(bench) {
         let look = async |seconds| {
             let written = bench.store.write_inventory_seen("live", at(seconds), bench.token);

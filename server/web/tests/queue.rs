@@ -67,28 +67,53 @@ fn tell(server: &Fixture) {
 }
 
 #[tokio::test]
-async fn what_is_free_on_a_node_that_takes_no_work_is_for_nobody_who_waits() {
-    for (cordoned, what) in [
-        (false, "that nobody holds"),
-        (true, "no work (cordoned or not ready)"),
+async fn what_is_free_on_a_node_that_takes_no_work_is_for_nobody_who_waits_and_may_drain() {
+    for (cordoned, ready, kind, what) in [
+        (false, Ready::Yes, "free", "that nobody holds"),
+        (false, Ready::No, "free", "no work (not ready)"),
+        (true, Ready::Yes, "draining", "no work (cordoned)"),
     ] {
         let server = asking().await;
-        let names = (0..8).map(|number| format!("h100-{number:02}"));
-        let nodes = names.map(|name| Node {
+        let names = || (0..8).map(|number| format!("h100-{number:02}"));
+        // That they were ready makes them not ready afterwards, and not starting.
+        server
+            .inventory
+            .known()
+            .all_nodes(names().map(|it| node(&it)).collect(), NOW);
+        let nodes = names().map(|name| Node {
             cordoned,
+            ready,
             ..node(&name)
         });
         server.inventory.known().all_nodes(nodes.collect(), NOW);
         let today = server.json("/api/v1/today").await;
+        let counted = &today["sections"][0]["counts"]["by_state"];
+        let free = [&counted["unallocated"], &counted["draining"]];
+        let (other, expected) = (Value::Null, Value::from(8));
+        let is_free = [&expected, &other];
+        let drains = [&other, &expected];
+        assert_eq!(free, if cordoned { drains } else { is_free });
+        // What drains is not idle.
+        let (_, cost) = server.get("/cost").await;
+        let row = "<tr><td>nobody</td><td>free</td><td><details><summary>8 GPUs on 1 node of prod";
+        assert_eq!(cost.contains(row), !cordoned, "{cost}");
+        let (_, page) = server
+            .get("/clusters/prod/gpus/GPU-prod-h100-05-0000")
+            .await;
+        let drains = "<span class=\"soft\">nobody holds it and its node is being emptied";
+        assert_eq!(page.contains(drains), cordoned, "{page}");
         let waste = today["sections"][0]["waste"].as_array().unwrap().iter();
-        let free: Vec<&Value> = waste.filter(|it| it["kind"] == "free").collect();
+        let free: Vec<&Value> = waste
+            .filter(|it| it["kind"] == "free" || it["kind"] == "draining")
+            .collect();
         assert_eq!(free.len(), 1, "{free:?}");
+        assert_eq!(free[0]["kind"], kind);
         assert!(
             free[0]["what"].as_str().unwrap().ends_with(what),
             "{free:?}"
         );
         let is_offered = free[0]["action"].as_str().unwrap().contains("who waits");
-        assert_eq!(is_offered, !cordoned, "{free:?}");
+        assert_eq!(is_offered, !cordoned && ready == Ready::Yes, "{free:?}");
     }
 }
 
