@@ -102,6 +102,8 @@ pub enum Cause {
     Connection,
     /// What an agent that is heard reads from: the driver, an exporter, the kubelet.
     Reader,
+    /// What a team spends.
+    Spending,
 }
 
 /// A reading behind a verdict.
@@ -208,6 +210,7 @@ impl Cause {
             Self::NoWork => "no_work",
             Self::Connection => "connection",
             Self::Reader => "reader",
+            Self::Spending => "spending",
         }
     }
 
@@ -232,6 +235,7 @@ impl Cause {
             Self::NoWork => "nobody giving it work",
             Self::Connection => "the agent or the way to it",
             Self::Reader => "what the agent reads from",
+            Self::Spending => "what the team spends",
         }
     }
 

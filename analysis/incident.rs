@@ -104,6 +104,8 @@ pub enum Family {
     Idle,
     /// A card or a machine that breaks again and again.
     Offender,
+    /// A team that spends more than its budget.
+    Budget,
 }
 
 /// Where it is. What is none is not narrowed down.
@@ -288,7 +290,7 @@ pub struct Incident {
 
 impl Family {
     /// Every family, the one that explains others first.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Blind,
         Self::GpuFault,
         Self::Memory,
@@ -303,6 +305,7 @@ impl Family {
         Self::Stalled,
         Self::Idle,
         Self::Offender,
+        Self::Budget,
     ];
 
     /// The name in the API, on the page and in SQL.
@@ -322,6 +325,7 @@ impl Family {
             Self::Stalled => "stalled",
             Self::Idle => "idle",
             Self::Offender => "offender",
+            Self::Budget => "budget",
         }
     }
 
@@ -343,7 +347,8 @@ impl Family {
             | Self::Leak
             | Self::Stalled
             | Self::Idle
-            | Self::Offender => 1,
+            | Self::Offender
+            | Self::Budget => 1,
             Self::Blind | Self::Heat | Self::Power => 3,
             Self::Link => 5,
         }
@@ -361,7 +366,7 @@ impl Family {
             | Self::Straggler
             | Self::Training
             | Self::Slower => 60 * SECOND,
-            Self::Link | Self::Leak | Self::Offender => 300 * SECOND,
+            Self::Link | Self::Leak | Self::Offender | Self::Budget => 300 * SECOND,
         }
     }
 
@@ -381,8 +386,8 @@ impl Family {
     /// Whether trouble of this kind at a place makes that of the other kind there no news.
     pub fn explains(self, other: Self) -> bool {
         match self {
-            // That it breaks again and again is more than that it is broken.
-            Self::GpuFault => self < other && other != Self::Offender,
+            // That it breaks again and again is more than that it is broken, and money is another matter.
+            Self::GpuFault => self < other && other < Self::Offender,
             // A broken GPU on a node that fell silent is as broken as before.
             Self::Blind => {
                 other.is_of_run() || matches!(other, Self::Leak | Self::Stalled | Self::Idle)

@@ -146,6 +146,8 @@ bases! {
     NoGpusTold: None = "which GPUs the server has is not told",
     /// A reader without which all GPUs are known.
     GpusObserved: None = "all GPUs of the node are observed all the same, and what the missing readings would show is not known",
+    /// A team that spends more than its budget.
+    BudgetSpent: None = "the money went for GPU time that may all have done useful work; what of it is wasted other incidents and the page on cost say",
     /// Trouble of gpufleet itself.
     OwnTrouble: None = "it is gpufleet's own trouble: no GPU is known to lose time by it, and what is lost meanwhile may not be told",
     /// An incident that was written before there was a basis.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_analysis::incident::{Incident, Signal, Tick};
+use gpufleet_analysis::incident::{Family, Incident, Signal, Tick};
 use gpufleet_analysis::unused::IDLE_AFTER_S;
 use gpufleet_analysis::{
     hang, health, leak as grows, loss, offender, port, regression, slow_link, straggler,
@@ -32,6 +32,7 @@ use crate::money::{Terms, payer};
 use crate::notify::own;
 use crate::store::StoreError;
 
+mod budgets;
 mod clocks;
 pub(crate) mod detector;
 mod fleet;
@@ -56,6 +57,7 @@ mod quality;
 #[cfg(test)]
 mod tests;
 
+use budgets::Budgets;
 use clocks::Clocks;
 use detector::{Detector, Findings, Finds, TickSnapshot};
 use fleet::{Idle, Silent, WithoutAgent};
@@ -178,6 +180,7 @@ pub struct Detectors {
     runs: RunWatches,
     tuned: Tuned,
     clocks: Clocks,
+    budgets: Budgets,
     /// Which of them judges nothing, by its place in [`Detectors::all`]: with it a test shows what would be missed.
     off: Option<usize>,
 }
@@ -308,7 +311,12 @@ impl Detectors {
             is_gone: &is_gone,
             own: own::signals(app, now),
         };
-        let owner_of = |it: &Incident| payer::of_place(&app.fleet, &terms.owners, &it.place, now);
+        self.budgets.take(app.money.standings());
+        let owner_of = |it: &Incident| match it.family {
+            // There a team has a node's place.
+            Family::Budget => it.place.node.clone(),
+            _ => payer::of_place(&app.fleet, &terms.owners, &it.place, now),
+        };
         let tell = |tick: Tick<'_>| app.incidents.tick_owned(tick, &mut Uuid::now_v7, &owner_of);
         let gpus = self.judge(around, tell).gpus;
         let ended = app.clock.monotonic();
@@ -385,7 +393,7 @@ impl Detectors {
 
     /// Every detector. That of the network comes before that of runs, which it tells why one became slower, and
     /// that before clocks, which are asked of jobs alone whose runs tell nothing.
-    fn all(&mut self) -> [&mut dyn Detector; 11] {
+    fn all(&mut self) -> [&mut dyn Detector; 12] {
         [
             &mut self.faults,
             &mut self.idle,
@@ -398,6 +406,7 @@ impl Detectors {
             &mut self.watches.network,
             &mut self.runs,
             &mut self.clocks,
+            &mut self.budgets,
         ]
     }
 }

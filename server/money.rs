@@ -30,6 +30,8 @@ pub mod report;
 
 pub mod daily;
 
+pub mod budgets;
+
 pub mod digest;
 
 pub mod now;
@@ -40,6 +42,7 @@ pub mod savings;
 
 pub mod advice;
 
+use budgets::Standings;
 pub use terms::{Machine, Terms};
 
 /// How often files and tables are looked at.
@@ -97,6 +100,8 @@ pub struct Money {
     untold: Mutex<Option<BTreeMap<i64, String>>>,
     /// How many months are still to be made as money.
     to_make: AtomicUsize,
+    /// Where teams stand to their budgets in the month that runs; none before it was made.
+    standings: RwLock<Option<Arc<Standings>>>,
     token: Mutex<Option<FencingToken>>,
     /// What is idle and what it costs, as it was last looked at.
     snapshots: now::Snapshots,
@@ -167,6 +172,24 @@ impl Money {
         let all = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
         let all = all.as_ref()?;
         Some(all.values().cloned().collect())
+    }
+
+    /// Notes where teams stand to their budgets in the month that runs.
+    pub(crate) fn stand(&self, standings: Standings) {
+        let standings = Some(Arc::new(standings));
+        *self
+            .standings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = standings;
+    }
+
+    /// Where teams stand to their budgets in the month that runs, as it was last made; none before that.
+    pub fn standings(&self) -> Option<Arc<Standings>> {
+        let standings = self
+            .standings
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        standings.clone()
     }
 
     /// The terms as they were last read.

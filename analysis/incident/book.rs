@@ -123,7 +123,8 @@ impl Book {
     /// is given to others, unless it grows to a place that may be many people's.
     pub fn give(&mut self, id: Uuid, owner: Option<String>) {
         if let Some(incident) = self.told(id) {
-            let is_one = incident.place.gpu.is_some() || incident.place.run.is_some();
+            let (place, family) = (&incident.place, incident.family);
+            let is_one = place.gpu.is_some() || place.run.is_some() || family == Family::Budget;
             let known = incident.owner.take().filter(|_| is_one);
             incident.owner = known.or(owner);
         }

@@ -155,7 +155,7 @@ fn of_nodes(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
 fn of_clusters(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
     let mut troubled: BTreeMap<(Family, &str), BTreeSet<&str>> = BTreeMap::new();
     let all = by_place.keys();
-    for (family, place) in all.filter(|(family, place)| !is_a_runs(*family, place)) {
+    for (family, place) in all.filter(|(family, place)| !is_apart(*family, place)) {
         let nodes = troubled.entry((*family, &place.cluster)).or_default();
         nodes.extend(place.node.as_deref());
     }
@@ -173,7 +173,7 @@ fn of_clusters(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
             cluster: place.cluster.clone(),
             ..Place::default()
         };
-        let is_wide = wide.contains(&key) && !is_a_runs(*family, place);
+        let is_wide = wide.contains(&key) && !is_apart(*family, place);
         is_wide.then_some((*family, whole))
     })
 }
@@ -181,6 +181,11 @@ fn of_clusters(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
 /// Whether it is about a run: these have each their own cause, unless many have it at once (`breaker`).
 fn is_a_runs(family: Family, place: &Place) -> bool {
     family.is_of_run() && place.run.is_some()
+}
+
+/// Whether however many of them have causes of their own: runs, and teams with a budget each.
+fn is_apart(family: Family, place: &Place) -> bool {
+    family == Family::Budget || is_a_runs(family, place)
 }
 
 fn widened(

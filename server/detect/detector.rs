@@ -61,6 +61,8 @@ pub(crate) enum Need {
     Past,
     /// The runs of the same name before this one.
     RunsBefore,
+    /// What teams spent in a month, and their budgets.
+    Money,
 }
 
 /// What is live at a tick.
@@ -91,6 +93,8 @@ pub(crate) struct Findings {
     pub(super) signals: Vec<Signal>,
     /// Where trouble of a family was that cannot be read any more: nobody knows whether it is over.
     pub(super) unread: Vec<(Family, Place)>,
+    /// Families of which nothing is known at any place.
+    pub(super) unknown: BTreeSet<Family>,
     /// Of which runs nothing is known that would show trouble of a family: with cluster and run.
     pub(super) unjudged: BTreeSet<(Family, String, String)>,
     /// By cluster and job the models of those of its GPUs of which nothing is known that would show whether one of
@@ -158,8 +162,8 @@ mod tests {
                 Family::Blind => Figure::Unobserved,
                 Family::Leak => Figure::AtStake,
                 Family::Offender => Figure::Repeated,
-                // Before a card fails nobody knows what it will take with it.
-                Family::Memory => Figure::None,
+                // Before a card fails nobody knows what it will take with it; and what is spent is not lost.
+                Family::Memory | Family::Budget => Figure::None,
                 _ => Figure::Lost,
             };
             assert!(has(family, figure), "{family:?} has no {figure:?}");

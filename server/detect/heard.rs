@@ -67,7 +67,8 @@ impl<'a> Heard<'a> {
                     || family == Family::Straggler && self.is_of_unjudged_model(place, run, found);
                 !is_unjudged
             }
-            _ if own::is_own(place) => true,
+            // Of money all is told, or it says itself of what not.
+            _ if own::is_own(place) || family == Family::Budget => true,
             // What is gone says nothing any more, and nothing is wrong with it.
             _ if self.is_gone(place) => true,
             // An agent that calls the cluster, or its node, otherwise has come.
@@ -75,7 +76,7 @@ impl<'a> Heard<'a> {
             _ => self.hears(place) && self.unreadable.is_readable(family, place),
         };
         let is_it = |it: &(Family, Place)| it.0 == family && it.1.overlaps(place);
-        is_heard && !found.unread.iter().any(is_it)
+        is_heard && !found.unknown.contains(&family) && !found.unread.iter().any(is_it)
     }
 
     /// Whether a GPU's clock is not judged beside those of the same model in its job.

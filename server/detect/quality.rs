@@ -7,6 +7,7 @@
 //!
 //! Limits: fleets of two nodes at most, but for ports; one hour that is well.
 
+mod budgets;
 mod gpus;
 mod limits;
 mod runs;
@@ -103,6 +104,7 @@ fn faults() -> Vec<Fault> {
     let mut all = gpus::faults();
     all.extend(runs::faults());
     all.extend(limits::faults());
+    all.extend(budgets::faults());
     all
 }
 

@@ -19,6 +19,7 @@ use gpufleet_telemetry::catalog::{Metric, server};
 
 use super::{LABEL_BYTES, label, write_head};
 use crate::fleet::naming::origin_of;
+use crate::money::budgets;
 use crate::notify::own::is_own;
 use crate::words::incident::run_of;
 
@@ -58,6 +59,8 @@ fn labels(incident: &Incident) -> String {
     let job = job.or(place.run.as_deref());
     let (id, rank) = (incident.id.to_string(), place.rank.map(|it| it.to_string()));
     let attempt = run.as_ref().map(|it| it.attempt.to_string());
+    // What is wrong with gpufleet itself has a name there, and a budget its team's: neither is a node's.
+    let is_nodes = !is_own(&place) && !budgets::is_one(&place);
     let mut labels = String::with_capacity(320);
     for (name, value) in [
         ("id", Some(id.as_str())),
@@ -66,8 +69,7 @@ fn labels(incident: &Incident) -> String {
         ("what", Some(&incident.what)),
         ("cluster", Some(&place.cluster)),
         ("origin", Some(origin_of(&place.cluster).name())),
-        // What is wrong with gpufleet itself has a name there, which is no node's.
-        ("node", place.node.as_deref().filter(|_| !is_own(&place))),
+        ("node", place.node.as_deref().filter(|_| is_nodes)),
         ("gpu", place.gpu.as_deref()),
         ("namespace", run.as_ref().map(|it| &*it.job.namespace)),
         ("job", job),
@@ -162,6 +164,18 @@ mod tests {
         assert!(text.contains("origin=\"simulated\""), "{text}");
         assert!(line(&text, &server::INCIDENT_LOST_TIME).ends_with(" 20"));
         assert_eq!(line(&text, &server::INCIDENT_LOST_USD), "");
+    }
+
+    #[test]
+    fn a_team_over_its_budget_is_no_node() {
+        let mut incident = fixture::incident(7);
+        incident.place = budgets::place("", "science");
+        incident.owner = Some("science".to_owned());
+        incident.evidence.clear();
+        let text = text(&[incident]);
+        let open = line(&text, &server::INCIDENT_OPEN);
+        assert!(open.contains("team=\"science\""), "{open}");
+        assert!(!open.contains("node="), "{open}");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use super::budgets::Standings;
 use super::month::{self, Days};
 use super::report::{month_around, month_of};
 use super::{Terms, tables};
@@ -62,12 +63,14 @@ struct Made {
 }
 
 /// What became of a month.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Default)]
 pub struct Written {
     /// How many of its days were written or went.
     pub days: usize,
     /// What its rows do not tell though it is kept, one sentence; none where they tell everything.
     pub untold: Option<String>,
+    /// Where teams stand to their budgets; none where the month stays as it stands.
+    pub standings: Option<Standings>,
 }
 
 /// What a month is made for.
@@ -124,6 +127,9 @@ pub(crate) async fn round(app: &App, due: &mut Due) -> anyhow::Result<()> {
         let written = make(&app.store, &specs, &terms, (first_day, kept_since), now).await?;
         due.months.remove(&first_day);
         app.money.tell(first_day, written.untold);
+        if let Some(standings) = written.standings.filter(|_| first_day == running) {
+            app.money.stand(standings);
+        }
     }
     app.money.goes_on(due.months.len(), kept_since);
     Ok(())
@@ -171,16 +177,14 @@ pub async fn make(
     let whole = month_around(first_day).unwrap_or(first_day..first_day + 1);
     let lost = kept_since.filter(|it| whole.start < *it);
     if lost.is_some() && whole.end <= today {
-        let (days, untold) = (0, None);
-        return Ok(Written { days, untold });
+        return Ok(Written::default());
     }
     let range = whole.start.max(lost.unwrap_or(whole.start))..whole.end.min(today + 1);
     let read = month::of_any_origin(store, range.clone(), None).await?;
     // Days that retention deleted meanwhile are not in what was read: the month stays as it stands.
     let kept_since = store.days_kept_since().await?;
     if kept_since.is_some_and(|it| range.start < it) {
-        let (days, untold) = (0, None);
-        return Ok(Written { days, untold });
+        return Ok(Written::default());
     }
     let not_read = read.not_read(&range);
     let unread = read.unread();
@@ -210,7 +214,12 @@ pub async fn make(
         made.is_too_large().then_some(TOO_LARGE),
     ]);
     let untold = (!untold.is_empty()).then(|| format!("{month}: {untold}"));
-    Ok(Written { days, untold })
+    let standings = Some(Standings::of(month, made.standings));
+    Ok(Written {
+        days,
+        untold,
+        standings,
+    })
 }
 
 /// What of a month was not read, in words; empty where all was. Days before the one that is lost are deleted.

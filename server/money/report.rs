@@ -159,7 +159,9 @@ impl Asked {
             return Err(NotAsked::NoFocus);
         }
         let no_month = || NotAsked::Month(month.chars().take(20).collect());
-        let hours = table::month_hours(month).ok_or_else(no_month)?;
+        // Before the epoch there are no days of a ledger, and long before it no moments.
+        let hours = table::month_hours(month).filter(|it| it.start >= 0);
+        let hours = hours.ok_or_else(no_month)?;
         let today = now.millis().div_euclid(MILLIS_PER_DAY);
         let (first, end) = (hours.start / HOURS, hours.end / HOURS);
         if first > today {
@@ -263,13 +265,6 @@ impl Asked {
 /// The month that a moment is in, as `2026-10`.
 pub fn month_of(now: Timestamp) -> String {
     table::moment_text(now.millis()).chars().take(7).collect()
-}
-
-/// The month before the one in which this is, as `2026-09`.
-pub fn month_before_that_of(now: Timestamp) -> String {
-    let today = now.millis().div_euclid(MILLIS_PER_DAY);
-    let first = month_around(today).map_or(today, |it| it.start);
-    month_of(Timestamp::from_millis((first - 1) * MILLIS_PER_DAY))
 }
 
 /// The first day of the month before the one that begins on this day.

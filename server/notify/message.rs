@@ -16,6 +16,7 @@ use super::group::{Delivered, Group, Name, Notice, Says};
 use super::outbox::Sending;
 use super::own;
 use super::settings::{NotifyConfig, Settings};
+use crate::money::budgets;
 use crate::words::address;
 use crate::words::incident::{all_cost, costs, evidence, lost, reckoned};
 use crate::words::text::{self, harmless, segment};
@@ -180,7 +181,7 @@ impl Addresses {
     }
 
     fn grafana(&self, place: &Place) -> Option<String> {
-        if self.grafana.is_empty() || own::is_own(place) {
+        if self.grafana.is_empty() || own::is_own(place) || budgets::is_one(place) {
             return None;
         }
         let put = |it: Option<&str>| segment(it.unwrap_or_default());

@@ -197,9 +197,14 @@ impl Settings {
         found
     }
 
-    /// Whose an incident is: the first team whose patterns match its place, else who pays for what it is about.
+    /// Whose an incident is: the first team whose patterns match its place, else who pays for what it is about. A
+    /// budget is its team's, and at no place that patterns are of.
     pub fn owner<'a>(&'a self, incident: &'a Incident) -> Option<&'a str> {
-        self.team(&incident.place).or(incident.owner.as_deref())
+        let by_place = match incident.family {
+            Family::Budget => None,
+            _ => self.team(&incident.place),
+        };
+        by_place.or(incident.owner.as_deref())
     }
 
     /// The same as it is shown.

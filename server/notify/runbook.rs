@@ -42,6 +42,7 @@ pub const fn usual(family: Family) -> &'static str {
         Family::Stalled => "stalled",
         Family::Idle => "idle",
         Family::Offender => "repeat-offender",
+        Family::Budget => "budget",
     }
 }
 

@@ -1,5 +1,5 @@
-//! The money: this month in a line and by team, what is idle now with whose it is and since when, and what
-//! has no price or no owner, with the line that mends it.
+//! The money: this month, or another one, in a line and by team, what is idle now with whose it is and since when,
+//! and what has no price or no owner, with the line that mends it.
 //!
 //! Live clusters are one sum; each simulated cluster has a section of its own, marked. The month comes
 //! from the ledger's days and is made again at most once in [`FRESH_FOR`], one at a time and to its end,
@@ -22,10 +22,11 @@ use gpufleet_analysis::report::efficiency::Serving;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
+use super::asked::Query;
 use super::frame::{self, Frame};
 use super::problem;
 use crate::answers::Answers;
-use crate::money::report::{self, Asked, Form, What};
+use crate::money::report::{self, Asked};
 use crate::money::{Terms, month, now};
 use crate::store::Store;
 use crate::web::Web;
@@ -33,6 +34,8 @@ use crate::words;
 use crate::words::text::{self, Name, amount, segment};
 
 mod idle;
+
+mod line;
 
 mod savings;
 
@@ -42,19 +45,25 @@ mod states;
 
 mod terms;
 
+mod which;
+
+pub use which::CostAsked;
+use which::Which;
+
 /// How old the month may be: the ledger's hours change every five minutes.
 const FRESH_FOR: Duration = Duration::from_secs(60);
 
 /// Most rows of a table.
 const MAX_ROWS: usize = 50;
 
-/// Most scopes whose months are kept, the newest: live, and simulated clusters.
+/// Most months that are kept, the newest: of what is live, and of simulated clusters.
 const KEPT: usize = 8;
 
 #[derive(Template)]
 #[template(path = "cost.html")]
 struct CostPage {
     frame: Frame,
+    which: Which,
     /// The month of what is live, in one line.
     headline: String,
     sections: Vec<Section>,
@@ -74,7 +83,7 @@ struct Section {
     word: Option<&'static str>,
     sentence: &'static str,
     query: String,
-    /// The month before this one, `2026-09`.
+    /// The month before it, `2026-09`.
     last_month: String,
     tiles: Vec<(&'static str, String, String)>,
     teams: Vec<Team>,
@@ -115,16 +124,20 @@ struct Notice {
     fix: String,
 }
 
-/// Months as they were last made, by scope: one is made at a time, each holds the days of a month.
+/// Months as they were last made, by what they are of: one is made at a time, each holds the days of a month.
 pub struct Months(Answers<Scope, Made, Arc<str>>);
 
-/// A cluster, or all live ones.
-type Scope = Option<String>;
+/// A cluster, or all live ones; and the month, as `2026-11`.
+type Scope = (Option<String>, String);
 
 /// A month of a scope.
 struct Made {
     /// The month in words.
     title: String,
+    /// Whether all of its days are over.
+    is_over: bool,
+    /// The month before it, `2026-09`.
+    before: String,
     headline: Headline,
     /// All of it, by state and why.
     whole: Group,
@@ -141,7 +154,18 @@ struct Made {
 }
 
 /// `GET /cost`.
-pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
+pub async fn show(
+    State(web): State<Arc<Web>>,
+    Query(asked): Query<CostAsked>,
+    frame: Frame,
+) -> Response {
+    let mut which = match Which::of(&asked, frame.at) {
+        Ok(which) => which,
+        Err(error) => {
+            let (title, why) = ("There is no such month", error.to_string());
+            return problem::refused(frame, StatusCode::BAD_REQUEST, title, why, "/cost");
+        }
+    };
     let terms = web.app.money.terms();
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
     let found = now::walked(&web.app, &terms, &frame.grant, frame.at).await;
@@ -163,8 +187,9 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     }
     for (origin, cluster) in scopes {
         let (store, clock) = (web.app.store.clone(), &web.app.clock);
-        let making = make(store, Arc::clone(&terms), cluster.clone(), frame.at);
-        let made = match web.months.0.get(cluster.clone(), clock, making).await {
+        let scope = (cluster.clone(), which.month.clone());
+        let making = make(store, Arc::clone(&terms), scope.clone(), frame.at);
+        let made = match web.months.0.get(scope, clock, making).await {
             Ok(made) => made,
             Err(error) => return problem::store_failed(frame, &error),
         };
@@ -181,6 +206,10 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
             section.saved.has_anchor = !section.saved.is_empty() && !sections.iter().any(has_it);
         }
         sections.push(section);
+    }
+    // Who goes back ends where nothing was.
+    if !which.runs && sections.iter().all(|it| it.teams.is_empty()) {
+        which.before = None;
     }
     let unpriced = found.unpriced.iter().map(|(it, count)| Notice {
         what: Name::new(&format!(
@@ -206,6 +235,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
             fix: format!("from,until,kind,key,value,team: {fix}"),
         });
     let page = CostPage {
+        which,
         headline: headline(&sections),
         sections,
         dashboard: web.app.config.cost.dashboard_url.clone(),
@@ -238,19 +268,11 @@ impl Default for Months {
 async fn make(
     store: Store,
     terms: Arc<Terms>,
-    scope: Scope,
+    (scope, month): Scope,
     at: Timestamp,
 ) -> Result<Made, Arc<str>> {
-    let month = report::month_of(at);
-    let asked = Asked::new(
-        What::Chargeback,
-        Form::Html,
-        &month,
-        "team",
-        scope.clone(),
-        at,
-    );
-    let asked = asked.expect("the month that runs is one");
+    let asked = which::asked(&month, scope.clone(), at);
+    let asked = asked.expect("the month was looked at before");
     let read = async {
         let mut days = month::read(&store, asked.days.clone(), scope.as_deref()).await?;
         month::serve(&mut days, &store, &asked.days, scope.as_deref()).await?;
@@ -281,6 +303,8 @@ fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Ma
     findings.extend(month.recorded.missing(&asked.days, at));
     Made {
         title: asked.title.clone(),
+        is_over: end_ms <= now_ms,
+        before: report::month_of(Timestamp::from_millis(asked.before_day * MILLIS_PER_DAY)),
         headline: month.made.headline(),
         whole: month.made.whole(),
         forecast: month.made.forecast(now_ms, end_ms),
@@ -327,7 +351,7 @@ fn section(
         query: cluster
             .map(|it| format!("&cluster={}", segment(&it)))
             .unwrap_or_default(),
-        last_month: report::month_before_that_of(at),
+        last_month: made.before.clone(),
         tiles: [
             tile("Total", &headline.total),
             tile("Active", &headline.active),
@@ -347,7 +371,7 @@ fn section(
             .map(|it| team(it, made))
             .collect(),
         states: states::rows(&made.whole, &made.currency),
-        line: line(made),
+        line: line::of(made),
         idle_sum: idle::sum(&idle, &made.currency),
         idle: idle_rows,
         idle_more,
@@ -383,32 +407,6 @@ fn team((name, sum, active, waste): &(String, Sum, Sum, Sum), made: &Made) -> Te
     }
 }
 
-/// The month in one line: what is spent, what of it for nothing, what it will come to; of what has a price.
-fn line(made: &Made) -> String {
-    let (title, total) = (&made.title, &made.headline.total);
-    if total.gpu_millis == 0 {
-        return format!("{title}: the ledger has no hours yet");
-    }
-    let spent = money(&made.currency, total);
-    if total.unpriced_millis >= total.gpu_millis {
-        return format!(
-            "{title} so far: {} GPU-hours, {spent}",
-            text::hours(total.gpu_millis)
-        );
-    }
-    let forecast = match made.forecast {
-        Some(nano) => format!("forecast {}", amount(&made.currency, nano)),
-        None => "no forecast before a whole day".to_owned(),
-    };
-    let of_it = |sum: &Sum| format!("{} of it", amount(&made.currency, sum.cost));
-    let wasted = of_it(&made.headline.waste);
-    let unseen = match made.headline.unobserved {
-        Sum { cost: 0, .. } => String::new(),
-        unseen => format!(", {} not measured", of_it(&unseen)),
-    };
-    format!("{title} so far: {spent}, {wasted} wasted{unseen}; {forecast}")
-}
-
 /// Money of time, and that some or all of it has no price.
 fn money(currency: &str, sum: &Sum) -> String {
     match (sum.unpriced_millis, sum.gpu_millis) {
@@ -419,55 +417,5 @@ fn money(currency: &str, sum: &Sum) -> String {
             amount(currency, sum.cost),
             text::hours(unpriced)
         ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A month of so many hours and dollars, what of it is wasted and not measured, and its forecast.
-    fn said(hours: i64, [cost, waste, unseen]: [i128; 3], forecast: Option<i128>) -> String {
-        let dollars = |cost: i128| Sum {
-            gpu_millis: hours * 3_600_000,
-            cost: cost * 1_000_000_000,
-            ..Sum::default()
-        };
-        let mut headline = Headline {
-            total: dollars(cost),
-            waste: dollars(waste),
-            unobserved: dollars(unseen),
-            ..Headline::default()
-        };
-        if cost == 0 {
-            headline.total.unpriced_millis = headline.total.gpu_millis;
-        }
-        line(&Made {
-            title: "November 2026".to_owned(),
-            headline,
-            whole: Group::default(),
-            forecast: forecast.map(|it| it * 1_000_000_000),
-            teams: Vec::new(),
-            budgets: Vec::new(),
-            quotas: Vec::new(),
-            serving: Vec::new(),
-            spot: Outcome::default(),
-            commitments: None,
-            findings: Vec::new(),
-            currency: "USD".to_owned(),
-        })
-    }
-
-    #[test]
-    fn the_month_in_a_line_says_what_is_known_of_it_and_never_nothing_for_not_known() {
-        let forecast =
-            "November 2026 so far: $900.00, $300.00 of it wasted; forecast $1\u{202f}200.00";
-        assert_eq!(said(90, [900, 300, 0], Some(1_200)), forecast);
-        let unseen = "November 2026 so far: $900.00, $0.00 of it wasted, $50.00 of it not measured; no forecast before a whole day";
-        assert_eq!(said(90, [900, 0, 50], None), unseen);
-        let unpriced = "November 2026 so far: 90.0 GPU-hours, no price";
-        assert_eq!(said(90, [0, 0, 0], Some(0)), unpriced);
-        let empty = "November 2026: the ledger has no hours yet";
-        assert_eq!(said(0, [0, 0, 0], None), empty);
     }
 }

@@ -136,6 +136,7 @@ impl Data {
             Need::Cluster => Some("what the cluster told is not replayed".to_owned()),
             Need::Past => Some("it looks at the incidents of a month".to_owned()),
             Need::RunsBefore => Some("it looks at the runs before this one".to_owned()),
+            Need::Money => Some("it looks at what a month has cost so far".to_owned()),
         }
     }
 

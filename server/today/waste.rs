@@ -128,7 +128,7 @@ impl Kind {
     /// Of an incident; none of what its GPUs' own rows say, and of what costs nothing by itself.
     const fn of(family: Family) -> Option<Self> {
         Some(match family {
-            Family::Blind | Family::Idle | Family::Offender => return None,
+            Family::Blind | Family::Idle | Family::Offender | Family::Budget => return None,
             Family::GpuFault => Self::Broken,
             Family::Memory | Family::Heat | Family::Power | Family::Link | Family::Leak => {
                 Self::Throttled

@@ -5,6 +5,7 @@ use gpufleet_telemetry::identity::Origin;
 
 use super::incident::run_of;
 use super::text::segment;
+use crate::money::budgets;
 use crate::runs::RunKey;
 
 /// The page of a cluster.
@@ -33,10 +34,12 @@ pub fn run(key: &RunKey) -> String {
     format!("{cluster}/jobs/{}/{}", segment(&job), key.run.attempt)
 }
 
-/// The address of the page of a place: of a run of which no node is suspected its own.
+/// The address of the page of a place: of a run of which no node is suspected its own, of a team and its budget that
+/// of money.
 pub(crate) fn place(place: &Place) -> String {
     match (&place.node, &place.gpu, run_of(place)) {
         (Some(_), Some(id), _) => gpu(&place.cluster, id),
+        (Some(_), None, _) if budgets::is_one(place) => "/cost".to_owned(),
         (Some(name), None, _) => node(&place.cluster, name),
         (None, _, Some(key)) => run(&key),
         (None, _, None) => cluster(&place.cluster),

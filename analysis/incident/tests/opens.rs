@@ -42,3 +42,21 @@ fn an_incident_is_as_sure_as_its_detector_said_last_of_the_surest_part() {
         assert!(is_told || before == expected, "what changes is written");
     }
 }
+
+#[test]
+fn however_many_teams_are_over_their_budgets_each_has_an_incident_of_its_own() {
+    let mut world = World::new();
+    let team = |it| Place::node("team budgets", &format!("team-{it}"));
+    let over: Vec<Signal> = (0..7).map(|it| signal(Family::Budget, team(it))).collect();
+    assert_eq!(world.tick(&over).len(), 7);
+    let id = world.open()[0].id;
+    for owner in [Some("team-0".to_owned()), None] {
+        world.book.give(id, owner);
+        let known = world.open()[0].owner.clone();
+        assert_eq!(known.as_deref(), Some("team-0"), "it stays whose it is");
+    }
+    // The same trouble of so many nodes would be their cluster's.
+    let nodes: Vec<Signal> = (0..7).map(|it| signal(Family::Idle, team(it))).collect();
+    assert_eq!(world.tick(&[over, nodes].concat()).len(), 1);
+    assert_eq!(world.open().len(), 8);
+}

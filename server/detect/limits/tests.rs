@@ -152,6 +152,7 @@ const ELSEWHERE: [&str; 37] = [
     "nic_slow",
     "wrong_network",
     "repeat_offender",
+    "budget_over",
 ];
 
 #[test]

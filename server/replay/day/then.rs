@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpufleet_analysis::incident::Incident;
+use gpufleet_analysis::incident::{Family, Incident};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::super::{ReplayError, Then, became_another};
@@ -35,7 +35,8 @@ pub(super) async fn read(
         let is_then = |it: &Incident| {
             let began = it.since < until && it.opened_at.is_some();
             let is_over = it.resolved_at.is_some_and(|at| at < from);
-            began && !is_over && !own::is_own(&it.place) && !became_another(it)
+            let is_replayed = !own::is_own(&it.place) && it.family != Family::Budget;
+            began && !is_over && is_replayed && !became_another(it)
         };
         found.extend(page.into_iter().filter(is_then));
         if place.is_none() || found.len() >= MAX_THEN {

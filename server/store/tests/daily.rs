@@ -2,6 +2,7 @@
 //! the days.
 
 use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
+use gpufleet_analysis::owner::Payer;
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::time::Clock;
 
@@ -166,7 +167,16 @@ both! {
         all.push(table("budgets.csv", "budgets", budgets));
         // A day later the first day was whole, if the month began with it; else the one after it.
         let now = at(50 * HOUR_S);
-        bench.made(&Arc::new(terms(all)), now).await;
+        let written = bench.written(&Arc::new(terms(all)), now).await;
+        let standings = written.standings.expect("the month was made");
+        assert_eq!(standings.month, month_of(now));
+        let told = |team: &str| {
+            let payer = Payer::Team(team.to_owned());
+            let told = standings.teams.iter().find(|it| it.payer.as_ref() == Some(&payer));
+            told.and_then(|it| it.budget)
+        };
+        assert_eq!((told("science"), told("idlers")), (Some(1_000_000_000), Some(5_000_000_000)));
+        assert_eq!(standings.teams.len(), 2, "{standings:?}");
         let of = |column: &str, who: &str| format!("SELECT {column} FROM money_month WHERE payer = '{who}'");
         assert_eq!(bench.int(&of("budget_nano", "science")).await, 1_000_000_000);
         assert!(bench.int(&of("spent_nano", "science")).await > 120_000_000_000);
@@ -308,6 +318,7 @@ both! {
         let app = App::new(Config::for_tests(), bench.store.clone(), Access::default(), Arc::new(Still(now)));
         let mut due = daily::Due::default();
         assert_eq!(app.money.untold(), None);
+        assert_eq!(app.money.standings(), None);
         daily::round(&app, &mut due).await.expect("it goes well");
         let told = app.money.untold().expect("a month was made");
         assert!(told[0].contains("cannot be read"), "{told:?}");
@@ -315,6 +326,8 @@ both! {
              SELECT day, subject, 1, 0 FROM ledger_day").await;
         daily::round(&app, &mut due).await.expect("it goes well");
         assert_eq!(app.money.untold(), Some(Vec::new()));
+        let standings = app.money.standings().expect("the month was made");
+        assert_eq!(standings.month, month_of(now));
     }
 }
 

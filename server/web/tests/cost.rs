@@ -29,6 +29,36 @@ async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_me
 }
 
 #[tokio::test]
+async fn a_month_that_is_over_has_a_page_without_what_is_idle_now_and_one_to_come_has_none() {
+    let server = server().await;
+    let (_, page) = server.get("/cost").await;
+    let before = "<a href=\"/cost?month=2026-08\">August 2026</a>";
+    assert!(page.contains(before), "{page}");
+    let (status, page) = server.get("/cost?month=2026-08").await;
+    assert_eq!(status, StatusCode::OK);
+    for words in [
+        "<b>August 2026: the ledger has no hours</b>.",
+        "<h2>Live clusters: August 2026</h2>",
+        "The ledger has no hours of August 2026.",
+        "<a href=\"/cost\">September 2026</a>",
+        "by=team,job&amp;month=2026-07\">the month before</a>",
+    ] {
+        assert!(page.contains(words), "{words} is not in {page}");
+    }
+    for words in ["Idle now:", "Without a price", "/cost?month=2026-07"] {
+        assert!(!page.contains(words), "{words} is in {page}");
+    }
+    for (month, says) in [
+        ("2026-10", "October 2026 has not begun"),
+        ("soon", "is no month"),
+    ] {
+        let (status, page) = server.get(&format!("/cost?month={month}")).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{month}");
+        assert!(page.contains(says), "{page}");
+    }
+}
+
+#[tokio::test]
 async fn who_asks_within_a_second_shares_one_walk_of_the_fleet() {
     let server = server().await;
     let grants = [None, None, Some("prod"), Some("demo")];
