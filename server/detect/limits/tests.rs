@@ -114,7 +114,7 @@ fn a_reading_that_is_no_longer_there_is_not_over() {
 }
 
 /// Kinds that the server pages for and that other detectors find than these limits.
-const ELSEWHERE: [&str; 37] = [
+const ELSEWHERE: [&str; 38] = [
     "gpu_lost",
     "gpu_vanished",
     "driver_hangs",
