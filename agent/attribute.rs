@@ -170,7 +170,7 @@ pub struct Attribution {
 struct Tasks {
     cluster: Option<Cluster>,
     slurm: Slurm,
-    names: Names,
+    names: Option<Names>,
     allocations: Option<Allocations>,
     metadata: Option<Metadata>,
 }
@@ -262,7 +262,7 @@ impl Attribution {
             allocations,
         };
         let in_cloud = tasks.metadata.as_ref().map(Metadata::known);
-        let names = tasks.names.known();
+        let names = tasks.names.as_ref().map(Names::known).unwrap_or_default();
         let cards = self.users.cards();
         self.ask_kubelet().await;
         self.look.again(&cards, &self.prolog).await;
@@ -303,7 +303,9 @@ impl Attribution {
         resources.push(self.node(turn, &answers, in_cloud.as_deref(), &sources, &found));
         if let Some(tasks) = &self.tasks {
             tasks.slurm.want(found.jobs);
-            tasks.names.want(unnamed);
+            if let Some(names) = &tasks.names {
+                names.want(unnamed);
+            }
             if let Some(allocations) = &tasks.allocations {
                 let is_wanted = self.has_slurm && found.asks_slurm;
                 allocations.want(is_wanted, self.look.seen.looked.jobs());
@@ -325,7 +327,8 @@ impl Attribution {
         self.tasks.get_or_insert_with(|| Tasks {
             cluster: Cluster::start(&node.node, config),
             slurm: Slurm::start(&config.scontrol_path),
-            names: Names::start(getent),
+            // A container's directory is not the node's.
+            names: (!self.is_in_pod).then(|| Names::start(getent)),
             allocations: Allocations::of(config, &node.node),
             metadata: Metadata::start(server, sys),
         })

@@ -161,7 +161,7 @@ torch() {
 
 # The stand-in of the build before it, where there was one.
 hooks() {
-    stage_wanted build && export GPUFLEET_STANDIN_CUDA="$PWD/target/debug/libgpufleet_standin_cuda.so"
+    stage_wanted build && export GPUFLEET_STANDIN_CUDA="${CARGO_TARGET_DIR:-$PWD/target}/debug/libgpufleet_standin_cuda.so"
     scripts/hooks.sh test
 }
 

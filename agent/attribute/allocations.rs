@@ -196,6 +196,9 @@ impl Shared {
         let is_changed = state.is_changed || state.jobs != jobs;
         state.is_changed = is_changed;
         state.jobs = jobs;
+        if !is_wanted {
+            state.standing.rests();
+        }
         drop(state);
         self.wake.notify_one();
     }

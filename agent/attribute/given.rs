@@ -47,12 +47,20 @@ impl<'a> Words<'a> {
             };
             refuting(cards, looked, is_its, |job| wrote.numbered.contains(&job))
         });
+        // A prolog that tells is newer than any answer, and its numbers may be of another order than gres.conf's: laid
+        // over each other they would give one job the GPUs of both.
+        let given = given.filter(|_| wrote.is_none() || refuted_by.is_some());
         let asked = given.map(|it| asked(cards, looked, it));
         Self {
             wrote: wrote.filter(|_| refuted_by.is_none()),
             asked: asked.unwrap_or_default(),
             refuted_by,
         }
+    }
+
+    /// Whether a prolog tells, so that nobody has to be asked.
+    pub(super) const fn is_written(&self) -> bool {
+        self.wrote.is_some()
     }
 
     /// The jobs that the prolog wrote for it; none where it wrote none.

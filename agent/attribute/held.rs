@@ -163,7 +163,7 @@ pub(super) fn found<N: Names>(known: &Known<'_, N>) -> Found {
         let answer = match is_cut || of_replicas.is_some() {
             true => Answer::Nobody,
             false => known.answer(card, claims, &words).unwrap_or_else(|| {
-                found.asks_slurm |= card.resource.kind == ResourceKind::Gpu;
+                found.asks_slurm |= card.resource.kind == ResourceKind::Gpu && !words.is_written();
                 known.asked(card, &words, &found.strangers)
             }),
         };

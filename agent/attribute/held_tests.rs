@@ -659,9 +659,9 @@ fn a_process_of_a_job_is_believed_rather_than_what_the_prolog_wrote() {
         given: None,
     };
     let on_it: Option<&'static [i32]> = Some(&[2]);
-    node(on_it, NONE, &[("GPU-a", &[7])]).check("slurm:7", "", true);
-    node(on_it, NONE, &[("GPU-a", &[8])]).check("slurm:7", "", true);
-    node(on_it, NONE, &[("GPU-a", &[7, 8])]).check("shared: slurm:7, slurm:8", "", true);
+    node(on_it, NONE, &[("GPU-a", &[7])]).check("slurm:7", "", false);
+    node(on_it, NONE, &[("GPU-a", &[8])]).check("slurm:7", "", false);
+    node(on_it, NONE, &[("GPU-a", &[7, 8])]).check("shared: slurm:7, slurm:8", "", false);
     // Its numbers are of other GPUs: then they say nothing of the rest either.
     let other = "not_heard: Slurm's prolog wrote numbers of other GPUs than job 7 computes on";
     node(on_it, NONE, &[("GPU-b", &[7])]).check("slurm:7", other, true);
@@ -669,7 +669,7 @@ fn a_process_of_a_job_is_believed_rather_than_what_the_prolog_wrote() {
     // A job that is on one of its own as well only goes beyond them.
     node(on_it, on_it, &[("GPU-b", &[7])]).check("slurm:7", "slurm:7", false);
     // A user's process may be a job's whose cgroup does not say so.
-    node(Some(&[3]), NONE, &[("GPU-a", &[8])]).check("slurm:8", "", true);
+    node(Some(&[3]), NONE, &[("GPU-a", &[8])]).check("slurm:8", "", false);
     // What stands in files named by UUID is no number.
     let mut by_id = node(on_it, NONE, &[("GPU-b", &[7])]);
     by_id.wrote.as_mut().expect("written").numbered.clear();
@@ -710,19 +710,20 @@ fn what_slurm_says_when_it_is_asked_counts_where_neither_processes_nor_the_prolo
 }
 
 #[test]
-fn a_gpu_that_no_file_of_the_prolog_names_may_be_one_that_slurm_says_a_job_has() {
-    let node = |of: &[(&str, &[u64])], given| Two {
-        a: NONE,
+fn what_slurm_said_counts_beside_a_prolog_only_where_a_process_refutes_that() {
+    let node = |a, of: &[(&str, &[u64])], given| Two {
+        a,
         b: NONE,
         wrote: by_number(of),
         given,
     };
-    let both = || said(2, &[0, 1], &[(0, &[9]), (1, &[9])]);
-    node(&[("GPU-a", &[8])], both()).check("slurm:8", "slurm:9", true);
-    node(&[("GPU-a", &[8]), ("GPU-b", &[8])], both()).check("slurm:8", "slurm:8", false);
-    node(&[("GPU-a", &[])], both()).check("slurm:9", "slurm:9", true);
-    node(&[], None).check("", "", true);
-    node(&[], said(4, &[0], &[(0, &[9])])).check("", "", true);
+    // An answer is older than the files: the epilog has taken those of job 9 away.
+    let both = || said(2, &[0, 1], &[(0, &[9]), (1, &[7])]);
+    node(NONE, &[("GPU-a", &[8])], both()).check("slurm:8", "", false);
+    node(NONE, &[("GPU-a", &[])], both()).check("", "", false);
+    node(NONE, &[], both()).check("", "", false);
+    // Process 2 is of job 7, and it is on GPU-a, which is Slurm's second.
+    node(Some(&[2]), &[("GPU-b", &[7])], both()).check("slurm:7", "slurm:9", true);
 }
 
 #[test]

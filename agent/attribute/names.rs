@@ -1,7 +1,7 @@
 //! What users are called that are in no file of this machine but in a directory (LDAP by SSSD and the like): by
 //! `getent`, asked once for each user.
 //!
-//! Without `getent`, as in a container, and without its answer a user stays a number.
+//! Without `getent` and without its answer a user stays a number, and so in a container, whose users are not the node's.
 //!
 //! Limits: [`MAX_USERS`], [`ANSWER_WITHIN`], [`MAX_ANSWER_BYTES`], [`ASK_AGAIN`].
 

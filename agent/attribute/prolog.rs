@@ -76,7 +76,14 @@ impl Prolog {
             };
             of.entry(Arc::clone(id)).or_default().extend(jobs(&text));
         }
-        let named: BTreeSet<u64> = found.values().flatten().copied().collect();
+        let count = |of: &BTreeMap<Arc<str>, BTreeSet<u64>>, job: u64| {
+            of.values().filter(|it| it.contains(&job)).count()
+        };
+        // Of a GPU that had not begun yet the prolog knew no UUID: then the numbers of its job are more.
+        let named = found.values().flatten().copied();
+        let named: BTreeSet<u64> = named
+            .filter(|it| count(&found, *it) >= count(&by_number, *it))
+            .collect();
         let mut numbered = BTreeSet::new();
         for (id, mut jobs) in by_number {
             jobs.retain(|it| !named.contains(it));
@@ -250,5 +257,14 @@ mod tests {
         // 78 began before the prolog wrote such files.
         let of: &[(&str, &[u64])] = &[("GPU-a", &[77]), ("GPU-b", &[78]), ("MIG-c", &[79])];
         assert_eq!(prolog.read(&cards), wrote(of, &[78]));
+        // GPU-a had not begun yet, so that the prolog knew only the other's.
+        let folder = tempfile::tempdir().expect("a folder");
+        write(
+            folder.path(),
+            &[("0", "77\n"), ("1", "77\n"), ("GPU-b", "77\n")],
+        );
+        let prolog = Prolog::new(folder.path(), folder.path());
+        let of: &[(&str, &[u64])] = &[("GPU-a", &[77]), ("GPU-b", &[77])];
+        assert_eq!(prolog.read(&cards[..2]), wrote(of, &[77]));
     }
 }

@@ -214,7 +214,11 @@ pub(super) async fn say(
         let mut answer = Vec::new();
         let out = child.stdout.take().expect("it was asked for");
         let read = out.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await;
-        read.map_err(|error| format!("{name}: {error}"))?;
+        let read = read.map_err(|error| format!("{name}: {error}"))?;
+        if read as u64 == MAX_ANSWER_BYTES {
+            let mebibytes = MAX_ANSWER_BYTES >> 20;
+            return Err(format!("{name} says more than {mebibytes} MiB of {what}"));
+        }
         // One that has more to say than is read would wait for ever.
         let status = child
             .wait()

@@ -55,6 +55,11 @@ impl Standing {
         self.error = Some(why);
     }
 
+    /// It is not asked any more: what was wrong with it matters to nobody.
+    pub(super) fn rests(&mut self) {
+        self.error = None;
+    }
+
     /// How long ago it answered last; none where it never did.
     pub(super) fn age(&self) -> Option<Duration> {
         self.heard_at.map(|it| it.elapsed())

@@ -17,9 +17,8 @@ use super::problem::{Asked, Place, Problem};
 use crate::auth::Grant;
 use crate::fleet::naming::origin_of;
 use crate::notify::runbook;
-use crate::pages::runbook::address;
 use crate::web::Web;
-use crate::words::{incident::price, text};
+use crate::words::{address, incident::price, text};
 
 mod asked;
 pub mod say;
@@ -274,7 +273,7 @@ pub(crate) fn known(
         origin: origin_of(&incident.place.cluster).name(),
         places: incident.places,
         owner,
-        runbook: address(runbook::of(incident)),
+        runbook: address::runbook(runbook::of(incident)),
         since: text::rfc3339(incident.since),
         opened_at: time(incident.opened_at),
         seen_at: text::rfc3339(incident.seen_at),

@@ -143,8 +143,14 @@ pub(super) fn holders(look: &Look<'_>) -> Looked {
             "{name} does not answer on {}",
             counted(places.nodes.len(), "node", "nodes")
         );
+        let missing = match source.as_ref() {
+            "slurm_gpus" => {
+                "Which jobs hold the GPUs there that have no processes; after 90 s it is not known"
+            }
+            _ => "Which pods and jobs hold the GPUs there; after 30 s nobody is named any more",
+        };
         let found = Finding::new(Severity::Warning, format!("holders-{source}"), what)
-            .missing("Which pods and jobs hold the GPUs there; after 30 s nobody is named any more")
+            .missing(missing)
             .fix("The doctor on the node says what it lacks: the socket, a right of the service account, the program.")
             .line("gpufleet-agent doctor")
             .on(places);

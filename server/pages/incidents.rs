@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::asked::{Path, Query};
 use super::frame::{self, Frame};
-use super::{problem, runbook};
+use super::problem;
 use crate::api::deliveries::{deliveries, shows_why};
 use crate::api::incidents::{IncidentsAsked, find};
 use crate::fleet::naming::origin_of;
@@ -265,7 +265,7 @@ pub async fn show_one(
         row: row(&incident, &view, frame.at, web.app.currency()),
         job: run_of(&incident.place_and_run())
             .map(|key| (address::run(&key), Name::new(&key.run.job.name))),
-        runbook: runbook::address(crate::notify::runbook::of(&incident)),
+        runbook: address::runbook(crate::notify::runbook::of(&incident)),
         facts: facts(
             &incident,
             &web.app.incidents.owner_of(&incident),

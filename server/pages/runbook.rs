@@ -32,11 +32,6 @@ struct RunbookPage {
     body: String,
 }
 
-/// The address of a runbook on this server.
-pub fn address(name: &str) -> String {
-    format!("/runbooks/{name}")
-}
-
 /// `GET /runbooks`.
 pub async fn list(State(_): State<Arc<Web>>, frame: Frame) -> Response {
     let mut all: Vec<(String, String)> = Runbooks::iter()

@@ -46,6 +46,11 @@ pub(crate) fn place(place: &Place) -> String {
     }
 }
 
+/// The page of a runbook.
+pub fn runbook(name: &str) -> String {
+    format!("/runbooks/{name}")
+}
+
 /// Where a ladder's page is.
 pub fn ladder(cluster: &str, name: &str) -> String {
     format!("{}/ladders/{}", self::cluster(cluster), segment(name))

@@ -55,7 +55,8 @@ def of_cpus(root="/sys/fs/cgroup", groups="/proc/self/cgroup"):
     identity = _identity.from_environment()
     ranks = identity.get("local_world")
     # Children of torchrun have its affinity; others are each bound to their own where that is less than the group's.
-    is_bound = identity.get("launcher") != "torchrun" and allowed < _of_group(folders.get("cpuset", []))
+    group = _of_group(folders.get("cpuset", []))
+    is_bound = identity.get("launcher") != "torchrun" and allowed < group and allowed * (ranks or 1) <= group
     if is_bound and (not quotas or allowed * (ranks or 1) <= min(quotas)):
         ranks = 1
     return _cleaned({"cpus": min([allowed, *quotas]), "cpus.ranks": ranks})
