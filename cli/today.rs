@@ -205,7 +205,7 @@ mod tests {
             {"origin": "live", "open_incidents": 2, "counts": {"gpus": 0, "by_state": {}},
                 "nano_per_day": null, "waste_nano_per_day": null, "waste": []}]});
         let why =
-            "3 nodes report and none tells of a GPU; `gpufleet-agent doctor` on the node says why";
+            "3 nodes report and none tells of a GPU; gpufleet-agent doctor on the node says why";
         today["sections"][0]["no_gpus"] = why.into();
         let told = super::text(&today);
         assert!(

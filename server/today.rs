@@ -116,7 +116,7 @@ impl Section {
             ),
         };
         Some(format!(
-            "{nodes}; `gpufleet-agent doctor` on the node says why"
+            "{nodes}; gpufleet-agent doctor on the node says why"
         ))
     }
 }

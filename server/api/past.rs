@@ -147,7 +147,7 @@ pub struct HourKnown {
     pub accounted_millis: i64,
     /// Where the time went.
     pub states: Vec<StateTime>,
-    /// What the accounted time costs, billionths of a US dollar; none without a price.
+    /// What the accounted time costs, nano-units of `currency`; none without a price.
     pub cost_nano_usd: Option<i64>,
 }
 
@@ -157,6 +157,9 @@ pub struct Hours {
     /// Which GPU, and from when to when.
     #[serde(flatten)]
     pub span: Span,
+    /// What its money is in, as ISO 4217 has it: `cost.currency`. Nothing is converted, also where a name says USD.
+    #[schema(example = "USD")]
+    pub currency: String,
     /// The hours of which something is known.
     pub hours: Vec<HourKnown>,
 }
@@ -271,6 +274,7 @@ pub async fn hours(
         .await
         .map_err(|error| Problem::store(&error))?;
     Ok(Json(Hours {
+        currency: web.app.currency().to_owned(),
         span: Span::of(&live, &(start(hours.start)..start(hours.end))),
         hours: found
             .iter()

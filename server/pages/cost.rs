@@ -59,6 +59,12 @@ const MAX_ROWS: usize = 50;
 /// Most months that are kept, the newest: of what is live, and of simulated clusters.
 const KEPT: usize = 8;
 
+/// Most months that wait to be made: an address may ask for any.
+const WAITING: usize = 16;
+
+/// Why one more is not made.
+const TOO_MANY: &str = "too many months are asked for at once";
+
 #[derive(Template)]
 #[template(path = "cost.html")]
 struct CostPage {
@@ -185,12 +191,23 @@ pub async fn show(
             scopes.push((cluster.origin, name));
         }
     }
+    // What was stays, also where no node is heard any more.
+    if !which.runs && scopes.is_empty() {
+        let bound = frame.grant.cluster.as_deref().map(str::to_owned);
+        scopes.push((Origin::Live, bound));
+    }
     for (origin, cluster) in scopes {
         let (store, clock) = (web.app.store.clone(), &web.app.clock);
         let scope = (cluster.clone(), which.month.clone());
         let making = make(store, Arc::clone(&terms), scope.clone(), frame.at);
         let made = match web.months.0.get(scope, clock, making).await {
             Ok(made) => made,
+            Err(error) if *error == *TOO_MANY => {
+                let title = "Too many months are asked for at once";
+                let why = "Those that were asked for before are still being read. Try it again in a moment.";
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                return problem::refused(frame, status, title, why.to_owned(), "/cost");
+            }
             Err(error) => return problem::store_failed(frame, &error),
         };
         findings.extend(
@@ -261,7 +278,8 @@ fn headline(sections: &[Section]) -> String {
 
 impl Default for Months {
     fn default() -> Self {
-        Self(Answers::new(FRESH_FOR, KEPT, 1))
+        let refuses = (WAITING, Arc::from(TOO_MANY));
+        Self(Answers::refusing(FRESH_FOR, KEPT, 1, refuses))
     }
 }
 

@@ -155,7 +155,10 @@ fn link(asked: &JobsAsked, after: Option<&str>) -> String {
 fn nothing(asked: &JobsAsked, is_all: bool) -> String {
     let shown = |it: &String| text::harmless(it, text::SHOWN_CHARACTERS);
     let mut words = match (is_all, &asked.after) {
-        (false, _) => format!("None of the {} jobs that were looked at", SHOWN * READS),
+        (false, _) => format!(
+            "None of the {} jobs that were looked at",
+            text::grouped((SHOWN * READS) as f64)
+        ),
         (true, Some(_)) => "No earlier job".to_owned(),
         (true, None) => "No job".to_owned(),
     };

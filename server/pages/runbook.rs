@@ -16,7 +16,7 @@ use super::asked::Path;
 use super::frame::{self, Frame};
 use super::problem;
 use crate::web::Web;
-use crate::words::text;
+use crate::words::{address, text};
 
 #[derive(RustEmbed)]
 #[folder = "../docs/runbooks/"]
@@ -91,7 +91,7 @@ fn rendered(source: &str) -> String {
             title,
             id,
         }) => {
-            let its = dest_url.strip_suffix(".md").map(address);
+            let its = dest_url.strip_suffix(".md").map(address::runbook);
             is_away = its.is_none() || dest_url.contains('/');
             let dest_url = CowStr::from(its.unwrap_or_default());
             let link = Tag::Link {

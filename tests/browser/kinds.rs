@@ -10,7 +10,7 @@ use crate::RECORDED;
 
 /// Every kind of page that a link leads to; with "recorded" and "simulated" those that carry such a watermark, with
 /// "chosen" those whose address says what of them is shown.
-pub(crate) const ALL: [&str; 33] = [
+pub(crate) const ALL: [&str; 34] = [
     "api",
     "cluster",
     "cluster recorded",
@@ -19,6 +19,7 @@ pub(crate) const ALL: [&str; 33] = [
     "compare chosen",
     "comparison chosen",
     "cost",
+    "cost chosen",
     "find chosen",
     "fleet",
     "fleet chosen",

@@ -56,6 +56,8 @@
     const pieces = new Map([...fresh.querySelectorAll("[data-live]")].map((it) => [it.dataset.live, it]));
     const here = [...live()];
     const same = here.length === pieces.size && here.every((it) => pieces.has(it.dataset.live));
+    const field = document.activeElement;
+    if (!same && field && field.closest("main form")) return; // Nobody who fills in a form is disturbed.
     const restore = remember();
     const main = fresh.querySelector("main");
     if (!main) throw new Error("the answer is no page");

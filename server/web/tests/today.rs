@@ -439,8 +439,7 @@ async fn where_live_nodes_tell_of_no_gpu_that_is_said_and_nothing_is_counted_or_
         (&live["nodes"], &live["counts"]["gpus"]),
         (&2.into(), &0.into())
     );
-    let why =
-        "2 nodes report and none tells of a GPU; `gpufleet-agent doctor` on the node says why";
+    let why = "2 nodes report and none tells of a GPU; gpufleet-agent doctor on the node says why";
     assert_eq!(live["no_gpus"], why);
     let (_, page) = server.get("/").await;
     let says = format!("<a class=\"missing\" href=\"/health#readers\">{why}</a>");
