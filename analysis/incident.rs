@@ -474,7 +474,9 @@ impl Incident {
     fn keep_evidence(&mut self, signal: &Signal, at: Timestamp) {
         let is_known = |it: &&mut Evidence| it.what == signal.what && it.place == signal.place;
         if let Some(known) = self.evidence.iter_mut().find(is_known) {
-            if !known.cause.is_known() && signal.cause.is_known() {
+            // Amounts are those of now: they are all that is known of it.
+            let is_anew = signal.family == Family::Budget;
+            if is_anew || (!known.cause.is_known() && signal.cause.is_known()) {
                 known.cause = signal.cause;
                 known.readings.clone_from(&signal.readings);
             }

@@ -66,9 +66,7 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
     let cpu = read("CPU busy", host.cpu_busy);
     let name = match host.is_limit_known {
         true => "CPUs that a rank may use",
-        false => {
-            "CPUs of the node for each rank (whether its container may use fewer is not known)"
-        }
+        false => "CPUs for each rank at most (whether it may use fewer is not known)",
     };
     let cpus = host
         .cpus_per_rank

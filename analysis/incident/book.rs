@@ -374,8 +374,13 @@ impl Incident {
         }
         if let Some(first) = own().max_by_key(|it| (it.severity, it.cause.is_known())) {
             let is_worse = first.severity > self.severity || !self.cause.is_known();
-            if is_worse {
-                self.severity = self.severity.max(first.severity);
+            // A budget that is raised makes it less bad than it was.
+            let is_anew = self.family == Family::Budget;
+            if is_worse || is_anew {
+                self.severity = match is_anew {
+                    true => first.severity,
+                    false => self.severity.max(first.severity),
+                };
                 self.what.clone_from(&first.what);
                 self.action.clone_from(&first.action);
                 self.cause = first.cause;

@@ -23,9 +23,6 @@ use crate::store::MoneyMonth;
 /// A forecast that was over is no more below so many hundredths of the budget: it swings from day to day.
 const NO_MORE_PERCENT: i128 = 95;
 
-/// Nano-units of a hundredth, as money is shown.
-const NANO_PER_CENT: i64 = 10_000_000;
-
 const SPENT: &str = "the month's budget is overspent";
 const FORECAST: &str = "the month will go over its budget";
 const ACTION: &str = "Look on the page Cost at what it went for: stop what can wait, give back what is idle, or agree \
@@ -36,8 +33,8 @@ const ACTION: &str = "Look on the page Cost at what it went for: stop what can w
 pub(super) struct Budgets {
     /// As the month was made last; none before it was.
     standings: Option<Arc<Standings>>,
-    /// Who was over last, and in which month, unless a month that is all told said otherwise.
-    over: BTreeMap<Place, String>,
+    /// Who was over last, in which month and of which budget, unless a month that is all told said otherwise.
+    over: BTreeMap<Place, (String, i64)>,
 }
 
 impl Budgets {
@@ -71,15 +68,15 @@ impl Detector for Budgets {
             };
             let place = place(&row.cluster, team);
             let was = before.get(&place);
-            match over(row, budget, was == Some(month)) {
+            match over(row, budget, was.is_some_and(|it| it.0 == *month)) {
                 Some(told) => {
                     let signal = signal(row, budget, place.clone(), told);
                     found.signals.push(signal);
-                    self.over.insert(place, month.clone());
+                    self.over.insert(place, (month.clone(), budget));
                 }
                 None if !is_whole(row) => {
-                    // After a start it is not known which month was over.
-                    if was.is_none_or(|it| it == month) {
+                    // After a start it is not known which month was over, nor of which budget.
+                    if was.is_none_or(|it| it.0 == *month && it.1 == budget) {
                         found.unread.push((Family::Budget, place.clone()));
                     }
                     self.over.extend(was.map(|it| (place, it.clone())));
@@ -114,8 +111,7 @@ fn signal(
 ) -> Signal {
     let reading = |(name, nano): (&str, i64)| {
         let name = format!("{name} in {}", row.currency);
-        let cents = nano / NANO_PER_CENT;
-        Reading::new(&name, cents as f64 / 100.0, None, Unit::Count)
+        Reading::new(&name, (nano as f64 / 1e9).ceil(), None, Unit::Count)
     };
     let told = [
         ("spent", row.spent),

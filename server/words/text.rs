@@ -175,7 +175,7 @@ pub fn pace(seconds: f64) -> String {
 
 /// A count with thin spaces between its thousands.
 pub fn grouped(value: f64) -> String {
-    if value.fract() != 0.0 && value.abs() < 1e6 {
+    if value.fract() != 0.0 && value.abs() < 999.5 {
         return rounded(value);
     }
     let digits = thousands(&format!("{:.0}", value.abs()));

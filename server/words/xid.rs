@@ -55,14 +55,12 @@ pub fn action_of(text: &str) -> Option<&'static str> {
 
 const fn happened(code: u32) -> Option<&'static str> {
     Some(match code {
-        46 => "The GPU stopped processing",
         48 => "The GPU's memory had an error that could not be corrected",
         62 => "The GPU's internal micro-controller stopped",
         64 => "A row of the GPU's memory could not be remapped",
         74 | 144..=150 => "An NVLink had an error",
         79 => "The GPU fell off the bus",
         95 => "An error of the GPU's memory could not be contained",
-        109 => "The GPU did not change from one program to another in time",
         119 => "The GPU's system processor (GSP) did not answer in time",
         120 => "The GPU's system processor (GSP) had an error",
         _ => return None,

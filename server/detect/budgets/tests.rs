@@ -88,6 +88,37 @@ async fn a_forecast_that_comes_true_is_told_again_and_one_that_swings_is_one_inc
 }
 
 #[tokio::test]
+async fn amounts_are_those_of_now_and_a_budget_that_is_raised_makes_it_less_bad_or_ends_it() {
+    let mut world = World::new().await;
+    let amount = |of: &Incident, what: &str, name: &str| {
+        let its = of.evidence.iter().find(|it| it.what == what);
+        let its = its.expect("it was signalled").readings.iter();
+        let mut its = its.filter(|it| it.name == name);
+        its.next().map(|it| it.value)
+    };
+    stand(&world, "2026-11", &[over()]);
+    let id = after(&mut world, 1)[0].id;
+    stand(&world, "2026-11", &[made("science", Some(130), None, 100)]);
+    let open = after(&mut world, ENOUGH);
+    assert_eq!(amount(&open[0], SPENT, "spent in USD"), Some(130.0));
+    stand(
+        &world,
+        "2026-11",
+        &[made("science", Some(130), Some(300), 310)],
+    );
+    let open = after(&mut world, ENOUGH);
+    assert_eq!((open[0].id, open[0].severity), (id, Severity::Info));
+    assert_eq!(open[0].what, FORECAST);
+    assert_eq!(amount(&open[0], FORECAST, "budget in USD"), Some(310.0));
+    let raised = MoneyMonth {
+        unpriced_millis: 1,
+        ..made("science", Some(130), Some(300), 400)
+    };
+    stand(&world, "2026-11", &[raised]);
+    assert_eq!(after(&mut world, ENOUGH), []);
+}
+
+#[tokio::test]
 async fn what_is_not_told_of_a_month_ends_nothing_until_the_next_month_begins() {
     let mut world = World::new().await;
     stand(&world, "2026-11", &[over()]);

@@ -60,7 +60,7 @@ pub(super) fn dashboard(source: &Dashboard, variables: &Variables) -> Value {
 /// not about one node is there whichever is chosen; of one job there are its own.
 pub(super) fn incidents(source: &Dashboard) -> String {
     let mut filter =
-        "severity!=\"info\", origin=~\"$origin\", cluster=~\"$cluster|gpufleet itself\"".to_owned();
+        "severity!=\"info\", origin=~\"$origin\", cluster=~\"$cluster|gpufleet itself|team budgets.*\"".to_owned();
     let offers = |name: &str| source.variables.iter().any(|it| it == name);
     if offers("node") {
         filter.push_str(", node=~\"$node|\"");
