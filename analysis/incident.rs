@@ -462,19 +462,17 @@ impl Incident {
     /// first, which says when it opened.
     fn tell(&mut self, at: Timestamp, who: Option<String>, happened: Happened) {
         if self.log.len() >= MAX_LOG {
-            let of_server = |line: &&Line| line.who.is_none();
-            let old = self.log.iter().skip(1).position(|it| of_server(&it));
+            let old = self.log.iter().skip(1).position(|it| it.who.is_none());
             self.log.remove(old.map_or(1, |place| place + 1));
         }
         self.log.push(Line { at, who, happened });
     }
 
-    /// Keeps what a signal says, if it says something new: a cause that was not known at first is. What is
-    /// about a run finds room, because it says what the rest of it does.
+    /// Keeps what a signal says, if it says something new: a cause that was not known at first is, and so are the
+    /// amounts of a budget. What is about a run finds room, because it says what the rest of it does.
     fn keep_evidence(&mut self, signal: &Signal, at: Timestamp) {
         let is_known = |it: &&mut Evidence| it.what == signal.what && it.place == signal.place;
         if let Some(known) = self.evidence.iter_mut().find(is_known) {
-            // Amounts are those of now: they are all that is known of it.
             let is_anew = signal.family == Family::Budget;
             if is_anew || (!known.cause.is_known() && signal.cause.is_known()) {
                 known.cause = signal.cause;

@@ -267,12 +267,8 @@ pub async fn hours(
     let (from, to) = range.resolve(web.app.clock.now(), 24, MAX_HOURS_RANGE_DAYS * 24)?;
     let hours = from.minute().hour()..to.shifted(-1).minute().hour() + 1;
     let start = |hour: i64| Minute(hour * 60);
-    let found = web
-        .app
-        .store
-        .hours(&live.key, hours.clone())
-        .await
-        .map_err(|error| Problem::store(&error))?;
+    let found = web.app.store.hours(&live.key, hours.clone()).await;
+    let found = found.map_err(|error| Problem::store(&error))?;
     Ok(Json(Hours {
         currency: web.app.currency().to_owned(),
         span: Span::of(&live, &(start(hours.start)..start(hours.end))),
