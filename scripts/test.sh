@@ -149,9 +149,9 @@ bad_days() {
     fi
 }
 
-# Four at once: they wait for ticks and for the page more than they compute.
+# Three at once: they wait for ticks and for the page more than they compute.
 browser() {
-    one_binary browser 4
+    one_binary browser 3
 }
 
 # Two at once; the one that is about pace has both cores to itself, which cargo test cannot be told.

@@ -17,14 +17,9 @@ use crate::stand_still;
 const MONTH_LIMIT: Duration = Duration::from_secs(240);
 
 /// What a page is looked at in: a name, a window, whether it is dark.
-pub(crate) type Look = (&'static str, Window, bool);
-
-pub(crate) const ON_A_DESK: [Look; 2] = [
+const LOOKS: [(&str, Window, bool); 5] = [
     ("desk", Window::DESK, false),
     ("desk-dark", Window::DESK, true),
-];
-
-pub(crate) const ON_A_PHONE_AND_ON_A_WALL: [Look; 3] = [
     ("phone", Window::PHONE, false),
     ("phone-dark", Window::PHONE, true),
     ("wall", Window::WALL, false),
@@ -77,27 +72,21 @@ pub(crate) fn wrong_with(browser: &Browser, url: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with any of these pages, or with this report, in any of these windows and lights.
+/// What is wrong with any of these pages, in any window and light.
 pub(crate) fn wrong_with_all(
     browser: &mut Browser,
     pages: &BTreeMap<String, String>,
-    report: &str,
-    looks: &[Look],
 ) -> Vec<String> {
     let pictures = repository().join("target/screenshots");
     let axe = Axe::into(browser);
-    let all = pages
-        .iter()
-        .map(|(kind, url)| (kind.as_str(), url.as_str()));
-    let all: Vec<(&str, &str)> = all.chain([("report", report)]).collect();
     let mut wrong = Vec::new();
     // What was asked for before is not of these pages.
     browser.console();
-    for (look, window, is_dark) in looks.iter().copied() {
+    for (look, window, is_dark) in LOOKS {
         browser.resize(window);
         browser.likes_dark(is_dark);
         let is_shown = |kind: &str| window != Window::WALL || ON_A_WALL.contains(&kind);
-        for (kind, url) in all.iter().filter(|it| is_shown(it.0)) {
+        for (kind, url) in pages.iter().filter(|it| is_shown(it.0)) {
             browser.open(url);
             stand_still(browser);
             let mut its = wrong_with(browser, url);
