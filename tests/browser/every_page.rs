@@ -97,8 +97,11 @@ pub(crate) fn wrong_with_all(
             } else if let Some(axe) = &axe {
                 its.extend(axe.complaints(browser));
             }
-            let file = format!("{}.png", kind.replace(' ', "-"));
-            browser.screenshot(&pictures.join(look).join(file));
+            // A picture takes as long as the page: of what is dark only where something is wrong with it.
+            if !is_dark || !its.is_empty() {
+                let file = format!("{}.png", kind.replace(' ', "-"));
+                browser.screenshot(&pictures.join(look).join(file));
+            }
             wrong.extend(its.iter().map(|it| format!("{look} {kind} ({url}): {it}")));
         }
     }
