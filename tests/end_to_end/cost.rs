@@ -1,7 +1,7 @@
 //! The money of a day of 64 simulated GPUs: who held them, what they did, what they cost.
 //!
 //! The truth is made here from the roles that the simulator's jobs play, second by second as it looks at
-//! them, and from the published prices of three machine types; not from anything that was sent.
+//! them, and from the published prices of three machine types, of one on Spot too; not from anything that was sent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,8 +29,10 @@ const LOOK_S: i64 = 6;
 const LONG_S: i64 = 300;
 /// More of 80 GB than 512 MiB.
 const EMPTY_RATIO: f64 = 0.006;
-/// What an hour of eight of them costs in us-central1 on demand, nano-USD.
-const MACHINES: [(usize, i128); 3] = [
+/// What an hour of a node's eight costs in us-central1, nano-USD: of one on Spot, of two of other machine types on
+/// demand, and of each of the others.
+const MACHINES: [(usize, i128); 4] = [
+    (5, 50_609_541_000),
     (6, 86_759_920_000),
     (7, 40_550_383_000),
     (0, 88_490_000_000),
@@ -214,7 +216,7 @@ fn a_day_of_64_gpus_costs_what_its_nodes_cost_and_is_idle_when_its_gpus_were(wor
         let rate = MACHINES
             .iter()
             .find(|it| it.0 == node)
-            .unwrap_or(&MACHINES[2])
+            .unwrap_or(&MACHINES[3])
             .1;
         let seconds: i64 = ids.iter().flat_map(|id| states[id].values()).sum();
         expected += rate * i128::from(seconds) / 8 / 3_600;

@@ -3,8 +3,8 @@
 //!
 //! Of promised words `#` stands for a digit and `…` for whatever stands between, so that they promise what is known and
 //! not its heading. They have to stand in one piece of the page, a row or a paragraph or a line, that leaves nothing
-//! open. The server knows a live node on Spot, a commitment and a budget, a cluster that has a queue, and a fleet of
-//! which a GPU broke.
+//! open. The server knows a live node, a commitment and a budget, a cluster that has a queue, and a fleet of which a node
+//! is on Spot and a GPU broke.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,9 +48,9 @@ const TABLES: [(&str, &str); 3] = [
 /// A table that is kept at the prompt, so that there is somebody who did.
 const OWNERS: &str = "from,until,kind,key,value,team\n2025-01-01,,namespace,,research,science\n";
 
-/// How the live node is paid.
-const ON_SPOT: &str = "cluster = \"test\"\nmachine_type = \"a3-highgpu-8g\"\nregion = \"us-central1\"\n\
-                       zone = \"us-central1-a\"\nprovisioning = \"spot\"";
+/// By what the live node has a price.
+const MACHINE: &str =
+    "cluster = \"test\"\nmachine_type = \"a3-highgpu-8g\"\nregion = \"us-central1\"";
 
 /// What is typed before anybody asks.
 const TYPED_BEFORE: [&str; 1] = ["gpufleet silence node=demo-node-7 --for 2h --note cooling"];
@@ -290,7 +290,7 @@ fn each_question_of_each_user_is_answered_where_its_document_says(world: World) 
         .start();
     let endpoint = format!("http://{}", server.place.grpc);
     let place = agent::Place::new(&world, "live-node-1", &endpoint, "");
-    place.replace_in_config("cluster = \"test\"", ON_SPOT);
+    place.replace_in_config("cluster = \"test\"", MACHINE);
     place.show(&Scenario::of(8, "NVIDIA H100 80GB HBM3", Load::Training));
     let _agent = place.start();
     let more = ["--history-hours", "2", "--seed", &steady_seed()];

@@ -1,4 +1,4 @@
-//! The cards of the simulated fleet.
+//! The cards of the simulated fleet, and how the machines that have them are paid.
 
 /// A kind of card.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,6 +55,14 @@ const A100: Card = Card {
     nvlink_bytes_per_second: 300e9,
     ..H100
 };
+
+/// How a node is paid: one of each eight is on Spot, that which serves a model.
+pub fn provisioning(node: usize) -> &'static str {
+    match node % 8 {
+        5 => "spot",
+        _ => "on_demand",
+    }
+}
 
 /// The card that every GPU of a node is: mostly H100, one node of each eight H200, one A100.
 pub fn of_node(node: usize) -> Card {

@@ -91,7 +91,7 @@ impl SimulatedNode {
                 .with(attribute::MACHINE_TYPE, card::of_node(index).machine_type)
                 .with(attribute::REGION, "us-central1")
                 .with(attribute::ZONE, "us-central1-a")
-                .with(attribute::PROVISIONING, "on_demand"),
+                .with(attribute::PROVISIONING, card::provisioning(index)),
             _ => resource,
         };
         let gpus: Vec<_> = (0..plan.gpus_per_node)
