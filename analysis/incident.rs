@@ -455,7 +455,7 @@ impl State {
 impl Incident {
     /// Whether people are to be told of it now.
     pub fn is_loud(&self, now: Timestamp) -> bool {
-        self.state == State::Open && self.silenced_until.is_none_or(|until| until <= now)
+        self.state == State::Open && self.silent_until(now).is_none()
     }
 
     /// Puts a line into the log. When it is full the oldest that no person wrote goes, but for the

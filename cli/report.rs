@@ -25,8 +25,8 @@ pub(crate) struct Report {
     /// In which form.
     #[arg(long, default_value = "csv")]
     format: Form,
-    /// In which version of FOCUS, of --format focus alone; without it in 1.2.
-    #[arg(long, value_parser = ["1.2", "1.3"])]
+    /// In which version of FOCUS that the server writes, 1.2 or later, of --format focus alone; without it in 1.2.
+    #[arg(long)]
     focus_version: Option<String>,
     /// At which price a GPU counts: its part of its machine's, or its own (of the chargeback, not as focus).
     #[arg(long, default_value = "fully-loaded")]

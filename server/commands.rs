@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use gpufleet_analysis::price_book::export::Invoice;
 use gpufleet_analysis::price_book::{Book, catalog};
+use gpufleet_analysis::report::focus;
 use gpufleet_server::config::Config;
 use gpufleet_server::money::Money;
 use gpufleet_server::money::report::{self, Asked, Form, What};
@@ -68,7 +69,7 @@ pub(crate) struct ReportFlags {
     #[arg(long, default_value = "csv")]
     format: Form,
     /// In which version of FOCUS, of --format focus alone; without it in 1.2.
-    #[arg(long, value_parser = ["1.2", "1.3"])]
+    #[arg(long, value_parser = focus::Version::ALL.map(focus::Version::name))]
     focus_version: Option<String>,
     /// At which price a GPU counts: its part of its machine's, or its own (of the chargeback, not as focus).
     #[arg(long, default_value = "fully-loaded")]

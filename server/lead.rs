@@ -361,46 +361,76 @@ mod tests {
         App::new(config, store.unwrap(), access, Arc::clone(clock) as _)
     }
 
-    #[tokio::test]
-    async fn a_database_that_goes_before_the_first_renewal_took_things_until_the_right_was_taken() {
+    /// A server that has just taken the right to write, and what another one with its database shares with it.
+    struct First {
+        app: App,
+        right: Leased,
+        stop: CancellationToken,
+        clock: Arc<Hand>,
+        folder: tempfile::TempDir,
+    }
+
+    async fn first() -> First {
         let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(Hand::default()));
         let app = server(folder.path(), &clock).await;
         let stop = CancellationToken::new();
         let right = take(&app, "first", &stop).await.unwrap().unwrap();
+        First {
+            app,
+            right,
+            stop,
+            clock,
+            folder,
+        }
+    }
+
+    impl First {
+        /// Another server with the same database and the same time.
+        async fn second(&self) -> App {
+            server(self.folder.path(), &self.clock).await
+        }
+
+        /// Does work by the right, which is renewed every millisecond.
+        async fn holds(
+            &self,
+            work: impl Future<Output = anyhow::Result<()>>,
+        ) -> anyhow::Result<()> {
+            let every = Duration::from_millis(1);
+            hold_at(&self.app, self.right.token, every, &self.stop, work).await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_database_that_goes_before_the_first_renewal_took_things_until_the_right_was_taken() {
+        let first = first().await;
+        let (app, clock) = (&first.app, &first.clock);
         let taken = clock.now();
         app.store.close().await;
         let work = async {
-            while !StoreSeen::of(&app).is_failing {
+            while !StoreSeen::of(app).is_failing {
                 clock.0.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            stop.cancel();
+            first.stop.cancel();
             Ok(())
         };
-        let held = hold_at(&app, right.token, Duration::from_millis(1), &stop, work);
-        held.await.unwrap();
-        let seen = StoreSeen::of(&app).taken.expect("it took the right");
+        first.holds(work).await.unwrap();
+        let seen = StoreSeen::of(app).taken.expect("it took the right");
         assert!(seen >= taken && seen < clock.now(), "{seen:?}");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_standby_gets_no_lease_from_a_server_that_restores_for_longer_than_it_is_good() {
-        let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(Hand::default()));
-        let [first, second] = [
-            server(folder.path(), &clock).await,
-            server(folder.path(), &clock).await,
-        ];
-        let stop = CancellationToken::new();
-        let right = take(&first, "first", &stop).await.unwrap().unwrap();
-        let renewed = first.jobs.of("lease");
-        let every = Duration::from_millis(1);
+        let first = first().await;
+        let (second, clock) = (first.second().await, &first.clock);
+        let renewed = first.app.jobs.of(JOB);
         let work = async {
             // Twice as long as the lease is good, in steps that are shorter than it.
             for passed in (10..=60).step_by(10) {
                 clock.0.store(passed, Ordering::Relaxed);
                 let known = clock.now().millis();
                 while renewed.succeeded_ms() < Some(known) {
-                    tokio::time::sleep(every).await;
+                    tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             }
             let asked = second
@@ -408,13 +438,12 @@ mod tests {
                 .acquire_lease("second", clock.now(), LEASE)
                 .await;
             assert!(matches!(asked, Err(LeaseError::Held { .. })), "{asked:?}");
-            stop.cancel();
+            first.stop.cancel();
             Ok(())
         };
-        let held = hold_at(&first, right.token, every, &stop, work);
-        let held = tokio::time::timeout(Duration::from_secs(60), held).await;
+        let held = tokio::time::timeout(Duration::from_secs(60), first.holds(work)).await;
         held.expect("the lease is renewed beside the work").unwrap();
-        release(&first, right.token).await;
+        release(&first.app, first.right.token).await;
         assert!(
             take(&second, "second", &CancellationToken::new())
                 .await
@@ -425,16 +454,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_was_replaced_ends_its_work() {
-        let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(Hand::default()));
-        let first = server(folder.path(), &clock).await;
-        let stop = CancellationToken::new();
-        let right = take(&first, "first", &stop).await.unwrap().unwrap();
-        clock.0.store(3_600, Ordering::Relaxed);
-        let second = server(folder.path(), &clock).await;
-        take(&second, "second", &stop).await.unwrap().unwrap();
-        let every = Duration::from_millis(1);
-        let held = hold_at(&first, right.token, every, &stop, std::future::pending());
-        let error = held.await.unwrap_err();
+        let first = first().await;
+        first.clock.0.store(3_600, Ordering::Relaxed);
+        let second = first.second().await;
+        take(&second, "second", &first.stop).await.unwrap().unwrap();
+        let error = first.holds(std::future::pending()).await.unwrap_err();
         assert!(error.to_string().contains("taken over"), "{error}");
     }
 

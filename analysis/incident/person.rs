@@ -176,7 +176,20 @@ impl Book {
     }
 }
 
+impl Line {
+    /// Whether it is the end of a silence: one that lasts until then.
+    pub fn ends_silence(&self) -> bool {
+        matches!(self.happened, Happened::Silenced(until) if until <= self.at)
+    }
+}
+
 impl Incident {
+    /// Until when nobody is told of it; none where no silence holds at this moment: nothing clears one whose time is
+    /// over.
+    pub fn silent_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.silenced_until.filter(|until| *until > now)
+    }
+
     /// Until when a person has silenced it alone, and the line of its log that says who, if that is still there; none
     /// where nobody has, or the time is over.
     pub fn silenced_alone(&self, now: Timestamp) -> Option<(Timestamp, Option<&Line>)> {

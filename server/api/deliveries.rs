@@ -249,8 +249,7 @@ pub async fn told(
         own.map(Stranger::words).collect()
     };
     let deliveries = deliveries(&web, id).await?;
-    // Nothing clears it when its time is over.
-    let silenced_until = found.silenced_until.filter(|until| *until > now);
+    let silenced_until = found.silent_until(now);
     Ok(Json(ToldKnown {
         owner: web.app.incidents.owner_of(&found),
         routes: routes

@@ -294,7 +294,7 @@ pub(crate) fn known(
         stake_gpu_seconds_per_hour: stake.map(|it| it.losing.gpu_seconds_per_hour()),
         stake_nano_usd_per_hour: stake.and_then(|it| it.losing.nano_usd_per_hour()),
         acknowledged_by: incident.acknowledged_by.clone(),
-        silenced_until: time(incident.silenced_until.filter(|until| *until > now)),
+        silenced_until: time(incident.silent_until(now)),
         evidence: evidence.collect(),
         more_evidence: incident.more_evidence,
         log: incident.log.iter().map(line).collect(),
@@ -330,8 +330,7 @@ fn line(line: &incident::Line) -> LogLine {
         Happened::Understood(what) => ("understood", Some(what.clone())),
         Happened::Resolved => ("resolved", None),
         Happened::Acknowledged => ("acknowledged", None),
-        // The end of a silence is one that lasts until then.
-        Happened::Silenced(until) if *until <= line.at => ("unsilenced", None),
+        Happened::Silenced(_) if line.ends_silence() => ("unsilenced", None),
         Happened::Silenced(until) => ("silenced", Some(text::rfc3339(*until))),
         Happened::Note(note) => ("note", Some(note.clone())),
     };

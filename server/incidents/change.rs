@@ -28,8 +28,8 @@ pub enum ChangeError {
 
 /// Whether it is silent, and no longer than this pattern has it so, and nobody has silenced it alone.
 fn is_by_pattern_alone(incident: &Incident, pattern: &Silence, now: Timestamp) -> bool {
-    let until = incident.silenced_until;
-    let is_silent = until.is_some_and(|until| until > now && until <= pattern.until);
+    let until = incident.silent_until(now);
+    let is_silent = until.is_some_and(|until| until <= pattern.until);
     incident.state == State::Open && is_silent && incident.silenced_alone(now).is_none()
 }
 

@@ -44,6 +44,12 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Web>> for Path<T> {
     }
 }
 
+/// What a line of a form asks for: one that is left empty is sent too, and asks for nothing.
+pub(super) fn given(line: Option<String>) -> Option<String> {
+    let text = line?.trim().to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
 async fn refused(parts: &mut Parts, web: &Arc<Web>, why: String, back: &str) -> Response {
     let Ok(frame) = Frame::from_request_parts(parts, web).await;
     let title = "This address cannot be understood";

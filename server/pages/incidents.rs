@@ -338,10 +338,7 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp, currency: &str) ->
         lasted: format!("for {lasted}"),
         severity: incident.severity.name(),
         by: incident.acknowledged_by.as_deref().map(Name::new),
-        silent: incident
-            .silenced_until
-            .filter(|until| *until > now)
-            .map(text::moment),
+        silent: incident.silent_until(now).map(text::moment),
         action: Name::sentence(&incident.action),
         unheard: incident
             .unheard_since
@@ -379,7 +376,7 @@ fn facts(
             text::harmless(who, text::SHOWN_CHARACTERS),
         ));
     }
-    if let Some(until) = incident.silenced_until.filter(|until| *until > now) {
+    if let Some(until) = incident.silent_until(now) {
         facts.push(("Silent until", text::moment(until)));
     }
     facts
@@ -427,8 +424,7 @@ fn entry(line: &Line) -> Entry {
         }
         Happened::Resolved => "is over".to_owned(),
         Happened::Acknowledged => "is in hand".to_owned(),
-        // The end of a silence is one that lasts until then.
-        Happened::Silenced(until) if *until <= line.at => "is silent no more".to_owned(),
+        Happened::Silenced(_) if line.ends_silence() => "is silent no more".to_owned(),
         Happened::Silenced(until) => format!("is silent until {}", text::moment(*until)),
         Happened::Note(note) => text::harmless(note, NOTE_CHARACTERS),
     };

@@ -12,14 +12,14 @@ use axum::response::Response;
 use gpufleet_analysis::incident::Incident;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::asked::Query;
+use super::asked::{Query, given};
 use super::frame::{self, Frame};
 use super::problem;
 use crate::api::jobs::{self as known, Choice, JobsAsked, STATES};
 use crate::runs::{KnownRun, Run, RunKey, State as RunState, lookup, words as sentences};
 use crate::store::StoreError;
 use crate::web::Web;
-use crate::words::text::{self, Name, segment};
+use crate::words::text::{self, Name};
 use crate::words::{self, address};
 
 /// Jobs of one reading, and so of a page that leaves none out: what a person reads through.
@@ -67,7 +67,13 @@ pub async fn show(
     Query(asked): Query<JobsAsked>,
     frame: Frame,
 ) -> Response {
-    let asked = given(asked);
+    let asked = JobsAsked {
+        cluster: given(asked.cluster),
+        name: given(asked.name),
+        state: given(asked.state),
+        after: given(asked.after),
+        limit: None,
+    };
     let choice = match known::choice(&web.app, &frame.grant, &asked) {
         Ok(choice) => choice,
         Err(refused) => {
@@ -96,21 +102,6 @@ pub async fn show(
     frame::page(StatusCode::OK, &page)
 }
 
-/// What is asked for: a form sends what is left open too, as an empty text.
-fn given(asked: JobsAsked) -> JobsAsked {
-    let given = |it: Option<String>| {
-        let text = it.map(|it| it.trim().to_owned());
-        text.filter(|it| !it.is_empty())
-    };
-    JobsAsked {
-        cluster: given(asked.cluster),
-        name: given(asked.name),
-        state: given(asked.state),
-        after: given(asked.after),
-        limit: None,
-    }
-}
-
 /// The jobs that are asked for, and where those begin that nobody looked at.
 async fn read(
     web: &Web,
@@ -136,19 +127,13 @@ async fn read(
 
 /// The page of what is asked for, from behind `after` on.
 fn link(asked: &JobsAsked, after: Option<&str>) -> String {
-    let pairs = [
+    let asked = [
         ("state", asked.state.as_deref()),
         ("name", asked.name.as_deref()),
         ("cluster", asked.cluster.as_deref()),
         ("after", after),
     ];
-    let given = pairs.into_iter();
-    let given = given.filter_map(|(name, value)| Some(format!("{name}={}", segment(value?))));
-    let query = given.collect::<Vec<_>>().join("&");
-    match query.is_empty() {
-        true => "/jobs".to_owned(),
-        false => format!("/jobs?{query}"),
-    }
+    address::with_query("/jobs", asked)
 }
 
 /// That there is none of what is asked for, as far as was looked.

@@ -66,29 +66,44 @@ impl Store {
         Ok((keys.collect::<Result<_, _>>()?, rows.len() <= most))
     }
 
-    /// The keys of those that are `asked` for, the last started first, from behind `after` on; pages are read until
-    /// `most` runs were looked at. And whether these are all: else nobody looked at the others.
+    /// The keys of those that are `asked` for, as [`Self::made_of_runs`] finds them.
     ///
     /// # Errors
     /// When the database refuses. What cannot be read is set aside and left out.
     pub async fn run_keys(
         &self,
         filter: &RunFilter,
-        mut after: Option<(i64, i64)>,
+        after: Option<(i64, i64)>,
         most: usize,
         asked: impl Fn(&KnownRun) -> bool,
     ) -> Result<(Vec<RunKey>, bool), StoreError> {
-        let (mut keys, mut looked_at) = (Vec::new(), 0);
+        let key = move |it: KnownRun| asked(&it).then_some(it.key);
+        self.made_of_runs(filter, after, most, key).await
+    }
+
+    /// What is made of runs, of those of which something is, the last started first, from behind `after` on; pages are
+    /// read until `most` runs were looked at. And whether these are all: else nobody looked at the others.
+    ///
+    /// # Errors
+    /// When the database refuses. What cannot be read is set aside and left out.
+    pub async fn made_of_runs<T>(
+        &self,
+        filter: &RunFilter,
+        mut after: Option<(i64, i64)>,
+        most: usize,
+        make: impl Fn(KnownRun) -> Option<T>,
+    ) -> Result<(Vec<T>, bool), StoreError> {
+        let (mut made, mut looked_at) = (Vec::new(), 0);
         while looked_at < most {
             let (page, next) = self.runs(filter, after, MAX_RUNS_READ).await?;
             looked_at += page.len();
-            keys.extend(page.into_iter().filter(&asked).map(|it| it.key));
+            made.extend(page.into_iter().filter_map(&make));
             after = next;
             if after.is_none() {
-                return Ok((keys, true));
+                return Ok((made, true));
             }
         }
-        Ok((keys, false))
+        Ok((made, false))
     }
 
     /// Since when runs are kept: those that were heard of before that only are deleted; none while none is.

@@ -16,7 +16,7 @@ use super::Look;
 use crate::auth::Grant;
 use crate::runs::KnownRun;
 use crate::store::model::{EventFilter, IncidentFilter, StoredEvent};
-use crate::store::{MAX_RUNS_READ, RunFilter, Store, StoreError};
+use crate::store::{RunFilter, Store, StoreError};
 use crate::words::incident::place_words;
 use crate::words::text::{counted, span};
 use crate::words::{self, address};
@@ -82,16 +82,9 @@ pub(super) async fn read(store: &Store, grant: &Grant, now: Timestamp) -> Result
         only_interrupted: true,
         ..RunFilter::default()
     };
-    let (mut failed, mut after) = (Vec::new(), None);
-    for _ in 0..MAX_RUNS / MAX_RUNS_READ {
-        let (page, next) = store.runs(&filter, after, MAX_RUNS_READ).await?;
-        failed.extend(page);
-        after = next;
-        if after.is_none() {
-            break;
-        }
-    }
-    failed.retain(|it| it.facts.ended.is_some_and(|at| at >= from));
+    let broke_off = |it: KnownRun| it.facts.ended.is_some_and(|at| at >= from).then_some(it);
+    let failed = store.made_of_runs(&filter, None, MAX_RUNS, broke_off);
+    let (failed, _) = failed.await?;
     let filter = IncidentFilter {
         cluster: grant.cluster.clone(),
         state: Some(State::Resolved),

@@ -46,6 +46,20 @@ pub(crate) fn place(place: &Place) -> String {
     }
 }
 
+/// A page with what is asked of it; what is none is not asked for.
+pub(crate) fn with_query<'a>(
+    page: &str,
+    asked: impl IntoIterator<Item = (&'static str, Option<&'a str>)>,
+) -> String {
+    let given = asked.into_iter();
+    let given = given.filter_map(|(name, value)| Some(format!("{name}={}", segment(value?))));
+    let query = given.collect::<Vec<_>>().join("&");
+    match query.is_empty() {
+        true => page.to_owned(),
+        false => format!("{page}?{query}"),
+    }
+}
+
 /// The page of a runbook.
 pub fn runbook(name: &str) -> String {
     format!("/runbooks/{name}")

@@ -31,6 +31,9 @@ fn a_silence_by_hand_is_ended_by_hand_and_the_log_says_so() {
         None,
         "it is over by then, though nobody has ended it"
     );
+    let until = [now, hour].map(|at| silent.silent_until(at));
+    assert_eq!(until, [Some(hour), None]);
+    assert!(line.is_some_and(|it| !it.ends_silence()));
     assert_eq!(book.unsilence(id, "bob", now), Ok(()));
     let loud = book.get(id).expect("it is open");
     assert!(loud.is_loud(now));
@@ -41,6 +44,7 @@ fn a_silence_by_hand_is_ended_by_hand_and_the_log_says_so() {
     let last = loud.log.last().expect("it has lines");
     assert_eq!(last.who.as_deref(), Some("bob"));
     assert_eq!(last.happened, Happened::Silenced(now));
+    assert!(last.ends_silence());
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Member {
             opened_at: incident.opened_at.unwrap_or(now),
             severity: incident.severity,
             resolved_at: incident.resolved_at,
-            silenced_until: incident.silenced_until.filter(|until| *until > now),
+            silenced_until: incident.silent_until(now),
             told: Delivered::Nothing,
             told_severity: Severity::Info,
             may_be_told: false,

@@ -7,8 +7,9 @@ use gpufleet_telemetry::event::Severity;
 use crate::api::incidents::{IncidentsAsked, cursor};
 use crate::api::problem::Problem;
 use crate::auth::Grant;
+use crate::pages::asked::given;
 use crate::store::model::{IncidentFilter, IncidentPlace};
-use crate::words::text::segment;
+use crate::words::address;
 
 /// What is asked for, as the form shows it again.
 pub(super) struct Narrowed {
@@ -33,10 +34,6 @@ impl Narrowed {
     /// # Errors
     /// When it cannot be understood.
     pub(super) fn of(asked: IncidentsAsked, grant: &Grant) -> Result<Self, Problem> {
-        let given = |it: Option<String>| {
-            let it = it?.trim().to_owned();
-            (!it.is_empty()).then_some(it)
-        };
         let asked = IncidentsAsked {
             cluster: given(asked.cluster),
             family: given(asked.family),
@@ -60,16 +57,14 @@ impl Narrowed {
 
     /// Whether only some are asked for.
     pub(super) fn is_some(&self) -> bool {
-        self.pairs().next().is_some()
+        self.pairs().any(|(_, value)| value.is_some())
     }
 
     /// Where the list goes on behind this place.
     pub(super) fn address(&self, behind: IncidentPlace) -> String {
-        let mut address = "/incidents?".to_owned();
-        for (name, value) in self.pairs() {
-            address.push_str(&format!("{name}={}&", segment(value)));
-        }
-        address + "after=" + &segment(&cursor(behind)) + "#over"
+        let after = cursor(behind);
+        let asked = self.pairs().chain([("after", Some(after.as_str()))]);
+        address::with_query("/incidents", asked) + "#over"
     }
 
     /// Severities, the least first.
@@ -103,7 +98,7 @@ impl Narrowed {
         ]
     }
 
-    fn pairs(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    fn pairs(&self) -> impl Iterator<Item = (&'static str, Option<&str>)> {
         let asked = &self.asked;
         let pairs = [
             ("cluster", &asked.cluster),
@@ -115,8 +110,8 @@ impl Narrowed {
             ("from", &asked.from),
             ("to", &asked.to),
         ];
-        let given = pairs.into_iter();
-        given.filter_map(|(name, value)| Some((name, value.as_deref()?)))
+        let pairs = pairs.into_iter();
+        pairs.map(|(name, value)| (name, value.as_deref()))
     }
 }
 
