@@ -25,11 +25,12 @@ fn text(today: &Value) -> String {
     let currency = today["currency"].as_str().unwrap_or_default();
     let sections = today["sections"].as_array().map(Vec::as_slice);
     let sections = sections.unwrap_or_default();
-    if sections.is_empty() {
-        return "no GPU is live or simulated; `gpufleet status` says whether the server is well\n"
-            .to_owned();
-    }
     let mut text = String::new();
+    if sections.is_empty() {
+        text.push_str(
+            "no GPU is live or simulated; `gpufleet status` says whether the server is well\n",
+        );
+    }
     for section in sections {
         if section["origin"] != "live" {
             text.push_str("\nSIMULATED: no such hardware exists, and it is in no live total\n");
@@ -49,6 +50,9 @@ fn text(today: &Value) -> String {
             text.push_str(&format!("{at}  {}\n", words::text(&it["what"])));
         }
         more(&mut text, section, "more_changes", "older changes");
+    }
+    for it in items(today, "budgets") {
+        text.push_str(&budget(it, currency));
     }
     if today["past_known"] == false {
         text.push_str("the store does not answer: what changed and what broke off is not known\n");
@@ -97,6 +101,23 @@ fn incidents(section: &Value) -> String {
         Some(1) => "1 incident open".to_owned(),
         _ => format!("{} incidents open", words::text(&section["open_incidents"])),
     }
+}
+
+/// A team over its budget, with the money as far as it is known.
+fn budget(it: &Value, currency: &str) -> String {
+    let money = |name: &str| match it[name].as_f64() {
+        Some(nano) => amount(nano, currency),
+        None => "not known".to_owned(),
+    };
+    format!(
+        "over budget: {}: {}; {} of {} spent, forecast {}; {}\n",
+        words::text(&it["team"]),
+        words::text(&it["what"]),
+        money("spent_nano"),
+        money("budget_nano"),
+        money("forecast_nano"),
+        words::text(&it["status"])
+    )
 }
 
 /// Of a section whose nodes have told of no GPU.
@@ -197,6 +218,18 @@ mod tests {
             simulated.contains("no GPU has a price") && simulated.contains("8 GPUs  held empty")
         );
         assert!(!simulated.contains('$'), "what is not known is not $0.00");
+    }
+
+    #[test]
+    fn a_team_over_its_budget_is_told_with_its_money_also_where_no_gpu_is() {
+        let mut today = json!({"currency": "EUR", "past_known": true, "sections": [], "budgets": [
+            {"team": "science", "what": "the month's budget is overspent", "spent_nano": 120e9,
+                "budget_nano": 100e9, "forecast_nano": null, "status": "open, in nobody's hands"}]});
+        let line = "over budget: science: the month's budget is overspent; 120.00 EUR of 100.00 EUR \
+                    spent, forecast not known; open, in nobody's hands\n";
+        assert!(text(&today).ends_with(line), "{}", text(&today));
+        today["budgets"] = json!([]);
+        assert!(!text(&today).contains("budget"));
     }
 
     #[test]

@@ -15,6 +15,8 @@ use gpufleet_program::tls::{ServerFiles, Setting};
 use gpufleet_program::{section, token};
 use serde::{Deserialize, Serialize};
 
+use crate::money::budgets;
+
 pub mod person;
 
 /// Most token files one server reads: each is compared on every request.
@@ -131,8 +133,10 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Whether it may touch this cluster.
+    /// Whether it may touch this cluster. Who may sees what its teams spend there, so that budgets that name it are its
+    /// as well; those of all clusters together are for who may touch all.
     pub fn may_see(&self, cluster: &str) -> bool {
+        let cluster = budgets::cluster_of(cluster).unwrap_or(cluster);
         self.cluster.as_deref().is_none_or(|only| only == cluster)
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! No GPU is in two rows: those that wait for what an incident of their run names are in the row of the
 //! incident. What has no price stands behind what has one and is in no sum. What is simulated is a section
-//! of its own, what is recorded is counted and costs nothing.
+//! of its own, what is recorded is counted and costs nothing. Budgets stand apart: what is over one is no waste.
 //!
 //! Limits: made again at most once in [`FRESH_FOR`], [`MAX_WASTE`] rows and [`MAX_CHANGES`] changes a
 //! section; how many more there are is said.
@@ -29,6 +29,8 @@ use crate::runs::RunKey;
 use crate::view::{Counts, FleetView};
 use crate::words::text::grouped;
 
+mod budgets;
+
 pub mod waste;
 
 pub mod training;
@@ -41,6 +43,7 @@ pub mod unmeasured;
 
 pub mod blind;
 
+pub use budgets::OverBudget;
 pub use changes::Change;
 pub use unmeasured::Unmeasured;
 pub use waste::{Kind, Waste};
@@ -68,6 +71,8 @@ pub struct Today {
     pub at: Timestamp,
     /// What money is counted in.
     pub currency: String,
+    /// Teams over their budgets.
+    pub budgets: Vec<OverBudget>,
     /// What is live, then what is simulated; each only where there is some.
     pub sections: Vec<Section>,
     /// GPUs that are played back from recordings.
@@ -179,6 +184,7 @@ async fn make(
     let terms = app.money.terms();
     let found = now::walked(app, &terms, grant, view.at).await;
     let mut open = app.incidents.open(grant);
+    let budgets = budgets::over(app, &open, view.at);
     open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
     let look = Look {
         app,
@@ -202,6 +208,7 @@ async fn make(
     Today {
         at: view.at,
         currency: terms.sources.cost.currency.clone(),
+        budgets,
         sections: sections
             .map(|origin| section(&look, origin, &rows, &unrated, &past))
             .collect(),

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::shape::StateCounts;
 use crate::auth::Grant;
 use crate::today::blind::{self, BlindSpot};
-use crate::today::{self, Change, Section, Waste};
+use crate::today::{self, Change, OverBudget, Section, Waste};
 use crate::web::Web;
 use crate::words::text;
 
@@ -25,12 +25,42 @@ pub struct Today {
     /// What money is counted in, as ISO 4217 has it. All money is in its billionths.
     #[schema(example = "USD")]
     pub currency: String,
+    /// Teams that spent more in the month that runs than their budget has, or will by the month's forecast.
+    pub budgets: Vec<BudgetRow>,
     /// What is live, then what is simulated; each only where there is some.
     pub sections: Vec<TodaySection>,
     /// GPUs played back from recordings: in no section.
     pub recorded_gpus: usize,
     /// Whether runs that broke off and changes are known. When not, the store does not answer.
     pub past_known: bool,
+}
+
+/// A team over its budget.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BudgetRow {
+    /// The team.
+    pub team: String,
+    /// The cluster that its budget names; null where it is of all live clusters together.
+    pub cluster: Option<String>,
+    /// `warning` where it is over, `info` where it will be.
+    pub severity: &'static str,
+    /// What is the case.
+    pub what: String,
+    /// What was spent so far; null where that is not known.
+    pub spent_nano: Option<i64>,
+    /// The budget; null where that is not known.
+    pub budget_nano: Option<i64>,
+    /// What the month will come to; null before there was a whole day.
+    pub forecast_nano: Option<i64>,
+    /// Since when.
+    #[schema(format = DateTime)]
+    pub since: String,
+    /// What to do.
+    pub action: String,
+    /// How it stands.
+    pub status: String,
+    /// Its incident.
+    pub incident: Uuid,
 }
 
 /// The clusters of one origin.
@@ -134,6 +164,7 @@ pub async fn today(State(web): State<Arc<Web>>, Extension(grant): Extension<Gran
     Json(Today {
         at: text::rfc3339(today.at),
         currency: today.currency.clone(),
+        budgets: today.budgets.iter().map(budget).collect(),
         sections: today
             .sections
             .iter()
@@ -142,6 +173,22 @@ pub async fn today(State(web): State<Arc<Web>>, Extension(grant): Extension<Gran
         recorded_gpus: today.recorded,
         past_known: !today.past_failed,
     })
+}
+
+fn budget(it: &OverBudget) -> BudgetRow {
+    BudgetRow {
+        team: it.team.clone(),
+        cluster: it.cluster.clone(),
+        severity: it.severity.name(),
+        what: it.what.clone(),
+        spent_nano: it.spent,
+        budget_nano: it.budget,
+        forecast_nano: it.forecast,
+        since: text::rfc3339(it.since),
+        action: it.action.clone(),
+        status: it.status.clone(),
+        incident: it.incident,
+    }
 }
 
 fn section(section: &Section, blind: impl Fn() -> Vec<BlindSpot>) -> TodaySection {

@@ -32,17 +32,28 @@ impl Standings {
     }
 }
 
+/// What stands as the cluster of budgets that name this one or, where it is empty, none.
+pub fn of_cluster(cluster: &str) -> String {
+    match cluster {
+        "" => CLUSTER.to_owned(),
+        cluster => format!("{OF_ONE}{cluster}"),
+    }
+}
+
+/// The cluster that budgets name whose places are in the cluster of this name; none where they name none, and of
+/// places that are no budget's.
+pub fn cluster_of(name: &str) -> Option<&str> {
+    name.strip_prefix(OF_ONE)
+}
+
 /// Where a team is over its budget, of one cluster or, where that is empty, of all live ones together.
 pub fn place(cluster: &str, team: &str) -> Place {
-    match cluster {
-        "" => Place::node(CLUSTER, team),
-        cluster => Place::node(&format!("{OF_ONE}{cluster}"), team),
-    }
+    Place::node(&of_cluster(cluster), team)
 }
 
 /// Whether a place is that of a team and its budget: what stands there as a node is a team.
 pub fn is_one(place: &Place) -> bool {
-    place.cluster == CLUSTER || place.cluster.starts_with(OF_ONE)
+    place.cluster == CLUSTER || cluster_of(&place.cluster).is_some()
 }
 
 /// A team with what it spent, what its month will come to, and its budget.
@@ -95,6 +106,8 @@ mod tests {
         let (all, one) = (place("", "science"), place("prod", "science"));
         assert!(is_one(&all) && is_one(&one) && !all.overlaps(&one));
         assert!(!is_one(&Place::node("prod", "science")));
+        let clusters = [&all, &one].map(|it| cluster_of(&it.cluster));
+        assert_eq!(clusters, [None, Some("prod")]);
         assert_eq!(address::place(&one), "/cost");
     }
 }

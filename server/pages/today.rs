@@ -15,7 +15,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::fleet::{self, Connect};
 use super::frame::{self, Frame};
 use crate::today::blind::{self, BlindSpot};
-use crate::today::{Change, Kind, Section, Today, Unmeasured, Waste};
+use crate::today::{Change, Kind, OverBudget, Section, Today, Unmeasured, Waste};
 use crate::view::Counts;
 use crate::web::Web;
 use crate::words;
@@ -32,6 +32,8 @@ const SENTENCE: usize = 300;
 struct TodayPage {
     frame: Frame,
     headline: String,
+    /// Teams over their budgets.
+    budgets: Vec<Row>,
     sections: Vec<Part>,
     blind: Vec<BlindSpot>,
     others: Option<String>,
@@ -75,10 +77,10 @@ struct Figure {
     small: String,
 }
 
-/// One thing that costs money for nothing.
+/// One thing that costs money for nothing, or a team that spends more than it may.
 struct Row {
     cost: String,
-    unit: &'static str,
+    unit: String,
     meter: usize,
     kind: &'static str,
     severity: &'static str,
@@ -111,6 +113,11 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let is_empty = view.clusters.is_empty();
     let page = TodayPage {
         headline: headline(&today),
+        budgets: today
+            .budgets
+            .iter()
+            .map(|it| over_budget(it, &today))
+            .collect(),
         sections: today.sections.iter().map(|it| part(it, &today)).collect(),
         blind: blind::with_inventory(&web.app, &frame.grant, &view),
         others: others(&today),
@@ -294,7 +301,8 @@ fn row(it: &Waste, today: &Today, dearest: i128) -> Row {
             (None, _) => "no price",
             (Some(_), Kind::FailedRun) => "in the last day",
             (Some(_), _) => "a day",
-        },
+        }
+        .to_owned(),
         cost: cost.unwrap_or_else(|| match it.milli_gpus {
             0 => "not known".to_owned(),
             milli => text::gpus(milli),
@@ -314,9 +322,39 @@ fn row(it: &Waste, today: &Today, dearest: i128) -> Row {
             .map_or(String::new(), |since| lasted(it.kind, since, today.at)),
         action: text::harmless(&it.action, SENTENCE),
         owner: Name::new(&it.owner),
-        status: text::harmless(&it.status, text::SHOWN_CHARACTERS),
+        status: text::harmless(&it.status, SENTENCE),
         incident: it.incident.map(|id| format!("/incidents/{id}")),
         is_apart: !it.kind.is_waste(),
+    }
+}
+
+fn over_budget(it: &OverBudget, today: &Today) -> Row {
+    let money = |nano: i64| amount(&today.currency, nano.into());
+    let known = |nano: Option<i64>| nano.map_or("not known".to_owned(), money);
+    let meter = it.spent.zip(it.budget);
+    let meter = meter.and_then(|(spent, budget)| ratio(spent.into(), 100, budget.into()));
+    let forecast = it.forecast.map_or(String::new(), |nano| {
+        format!("; the month's forecast is {}", money(nano))
+    });
+    let of = it.cluster.as_ref().map_or(String::new(), |it| {
+        format!(", which is of cluster {it} alone")
+    });
+    let span = text::span(today.at.millis() - it.since.millis());
+    Row {
+        cost: known(it.spent),
+        unit: format!("of {}", known(it.budget)),
+        meter: usize::try_from(meter.unwrap_or(0)).unwrap_or(0).min(100),
+        kind: "budget",
+        severity: it.severity.name(),
+        place: Name::new(&it.team),
+        address: "/cost".to_owned(),
+        what: text::harmless(&format!("{}{of}", it.what), SENTENCE),
+        since: format!(", for {span}{forecast}"),
+        action: text::harmless(&it.action, SENTENCE),
+        owner: Name::new(&it.team),
+        status: text::harmless(&it.status, SENTENCE),
+        incident: Some(format!("/incidents/{}", it.incident)),
+        is_apart: false,
     }
 }
 

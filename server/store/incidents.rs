@@ -16,6 +16,7 @@ use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
 use super::minutes;
 use super::model::{FencingToken, IncidentFilter, IncidentPlace};
+use crate::money::budgets;
 use crate::notify::group::Group;
 use crate::notify::outbox::Unread;
 
@@ -96,52 +97,53 @@ impl Store {
         before: Option<IncidentPlace>,
         limit: usize,
     ) -> Result<(Vec<Incident>, Vec<Unreadable>, Option<IncidentPlace>), StoreError> {
-        let texts = filter.texts();
-        let mut values = vec![Value::Text(&self.0.lease)];
-        let mut conditions = vec!["lease = $1".to_owned()];
-        let mut add = |condition: &str, value| {
-            values.push(value);
-            conditions.push(condition.replace('?', &format!("${}", values.len())));
-        };
-        if let Some(cluster) = &filter.cluster {
-            add("cluster = ?", Value::Text(cluster));
+        let (texts, lease) = (filter.texts(), Value::Text(&self.0.lease));
+        let of_teams = filter.cluster.as_deref().map(budgets::of_cluster);
+        let mut asked = vec![("lease = ?", vec![lease])];
+        if let (Some(cluster), Some(of_teams)) = (&filter.cluster, &of_teams) {
+            let names = vec![Value::Text(cluster), Value::Text(of_teams)];
+            asked.push(("cluster IN (?, ?)", names));
         }
         if let Some(family) = filter.family {
-            add("family = ?", Value::Text(family.name()));
+            asked.push(("family = ?", vec![Value::Text(family.name())]));
         }
         if let Some(state) = filter.state {
-            add("state = ?", Value::Text(state.name()));
+            asked.push(("state = ?", vec![Value::Text(state.name())]));
         }
         if let Some(since) = filter.resolved_since {
-            add("resolved_ms >= ?", Value::Int(since.millis()));
+            asked.push(("resolved_ms >= ?", vec![Value::Int(since.millis())]));
         }
         if let Some(from) = filter.from {
-            add(
-                "(resolved_ms = 0 OR resolved_ms >= ?)",
-                Value::Int(from.millis()),
-            );
+            let from = vec![Value::Int(from.millis())];
+            asked.push(("(resolved_ms = 0 OR resolved_ms >= ?)", from));
         }
         if let Some(to) = filter.to {
-            add("since_ms < ?", Value::Int(to.millis()));
+            asked.push(("since_ms < ?", vec![Value::Int(to.millis())]));
         }
         for (stands, text) in &texts {
             let condition = match stands {
                 true => "replace(data, ?, '') <> data",
                 false => "replace(data, ?, '') = data",
             };
-            add(condition, Value::Text(text));
+            asked.push((condition, vec![Value::Text(text)]));
         }
         if let Some(place) = &before {
-            add("since_ms <= ?", Value::Int(place.since.millis()));
-            add("(since_ms < ?", Value::Int(place.since.millis()));
-            let last = conditions.pop().expect("just added");
-            values.push(Value::Blob(place.id.as_bytes()));
-            conditions.push(format!("{last} OR id < ${})", values.len()));
+            let (since, id) = (
+                Value::Int(place.since.millis()),
+                Value::Blob(place.id.as_bytes()),
+            );
+            let condition = "since_ms <= ? AND (since_ms < ? OR id < ?)";
+            asked.push((condition, vec![since, since, id]));
+        }
+        let conditions: Vec<&str> = asked.iter().map(|it| it.0).collect();
+        let mut conditions = conditions.join(" AND ");
+        let values: Vec<Value<'_>> = asked.into_iter().flat_map(|it| it.1).collect();
+        for number in 1..=values.len() {
+            conditions = conditions.replacen('?', &format!("${number}"), 1);
         }
         let limit = limit.clamp(1, MAX_INCIDENTS);
         let sql = format!(
-            "SELECT id, since_ms, data FROM incident WHERE {} ORDER BY since_ms DESC, id DESC LIMIT {}",
-            conditions.join(" AND "),
+            "SELECT id, since_ms, data FROM incident WHERE {conditions} ORDER BY since_ms DESC, id DESC LIMIT {}",
             limit + 1
         );
         let mut transaction = self.read().await?;

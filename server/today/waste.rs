@@ -175,7 +175,7 @@ fn of_incident(look: &Look<'_>, incident: &Incident) -> Option<Waste> {
         since: Some(incident.since),
         owner: look.app.incidents.owner_of(incident),
         action: sentence(&incident.action),
-        status: status(incident, look.at),
+        status: incident::status(incident, look.at),
         incident: Some(incident.id),
     })
 }
@@ -185,15 +185,6 @@ fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(char::to_uppercase);
     first.into_iter().flatten().chain(letters).collect()
-}
-
-/// How an incident stands.
-fn status(incident: &Incident, now: Timestamp) -> String {
-    match (&incident.acknowledged_by, incident.silenced_until) {
-        (Some(who), _) => format!("in the hands of {who}"),
-        (None, Some(until)) if until > now => "silenced".to_owned(),
-        (None, _) => "open, in nobody's hands".to_owned(),
-    }
 }
 
 /// What is idle: a row for the free GPUs of each cluster, one for those on nodes that are not ready, and one for each job
@@ -372,7 +363,9 @@ fn of_holder(look: &Look<'_>, run: Option<&RunKey>, job: &str, gpus: &[&Idle]) -
             |it| look.app.incidents.owner_of(it),
         ),
         action: told.map_or(action, |it| it.action.clone()),
-        status: told.map_or("no incident yet".to_owned(), |it| status(it, look.at)),
+        status: told.map_or("no incident yet".to_owned(), |it| {
+            incident::status(it, look.at)
+        }),
         incident: told.map(|it| it.id),
         ..of_idle(cluster, gpus)
     })

@@ -5,6 +5,7 @@ use gpufleet_analysis::incident::{Evidence, Family, Incident, Place, State};
 use gpufleet_analysis::lost::{Losing, Lost};
 use gpufleet_analysis::price::Figure;
 use gpufleet_telemetry::catalog::{self, Unit};
+use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::RunId;
 
 use super::text::{self, money};
@@ -40,6 +41,18 @@ pub(crate) fn place_words(place: &Place, view: &FleetView) -> String {
         (Some(run), Some(rank)) => format!("rank {rank} of {run} on {of_node}"),
         (Some(run), None) => format!("{run} on {of_node}"),
         (None, _) => of_node,
+    }
+}
+
+/// How an open incident stands: in whose hands it is, and until when nobody is told of it.
+pub(crate) fn status(incident: &Incident, now: Timestamp) -> String {
+    let silent = incident.silent_until(now);
+    let silent = silent.map(|until| format!("silent until {} UTC", text::minute(until)));
+    match (&incident.acknowledged_by, silent) {
+        (Some(who), None) => format!("in the hands of {who}"),
+        (Some(who), Some(silent)) => format!("in the hands of {who}, {silent}"),
+        (None, Some(silent)) => format!("in nobody's hands, {silent}"),
+        (None, None) => "open, in nobody's hands".to_owned(),
     }
 }
 
@@ -295,6 +308,22 @@ mod tests {
         assert_eq!(why(&incident), "storage");
         (incident.family, incident.cause) = (Family::Slower, Cause::Unknown);
         assert_eq!(why(&incident), "an unknown cause");
+    }
+
+    #[test]
+    fn who_works_on_it_hides_no_silence_and_one_that_is_over_is_none() {
+        let silent = format!("silent until {} UTC", text::minute(fixture::after(60)));
+        for (by, now, expected) in [
+            (None, 60, "open, in nobody's hands".to_owned()),
+            (Some("ada"), 60, "in the hands of ada".to_owned()),
+            (None, 59, format!("in nobody's hands, {silent}")),
+            (Some("ada"), 59, format!("in the hands of ada, {silent}")),
+        ] {
+            let mut incident = fixture::incident(1);
+            incident.acknowledged_by = by.map(str::to_owned);
+            incident.silenced_until = Some(fixture::after(60));
+            assert_eq!(status(&incident, fixture::after(now)), expected);
+        }
     }
 
     #[test]

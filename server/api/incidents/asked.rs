@@ -18,7 +18,7 @@ use crate::store::model::{IncidentFilter, IncidentPlace};
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct IncidentsAsked {
-    /// Only of this cluster.
+    /// Only of this cluster, and of budgets that name it.
     pub cluster: Option<String>,
     /// Only of this family: `gpu_fault`, `heat`, `blind` and so on.
     pub family: Option<String>,

@@ -11,10 +11,12 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::JobId;
 
+use crate::money::budgets;
+
 /// Which incidents. What is none is not asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IncidentFilter {
-    /// In this cluster.
+    /// In this cluster, or of a budget that names it.
     pub cluster: Option<Arc<str>>,
     /// Of this kind.
     pub family: Option<Family>,
@@ -40,8 +42,9 @@ impl IncidentFilter {
     /// Whether an incident is one of those. Times are compared in milliseconds, as the database has them.
     pub fn is_met(&self, incident: &Incident) -> bool {
         let is_there = |it: &Place| is(&self.node, &it.node) && is(&self.gpu, &it.gpu);
-        let cluster = self.cluster.as_deref();
-        cluster.is_none_or(|it| it == incident.place.cluster)
+        let cluster = incident.place.cluster.as_str();
+        let is_in = |it: &str| it == cluster || budgets::cluster_of(cluster) == Some(it);
+        self.cluster.as_deref().is_none_or(is_in)
             && self.family.is_none_or(|it| it == incident.family)
             && self.state.is_none_or(|it| it == incident.state)
             && self.severity.is_none_or(|it| it <= incident.severity)

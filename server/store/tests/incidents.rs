@@ -8,6 +8,7 @@ use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
 
 use super::*;
+use crate::money::budgets;
 use crate::notify::fixture::settings;
 use crate::notify::group::Group;
 use crate::notify::outbox::Unread;
@@ -80,6 +81,21 @@ both! {
         ] {
             assert_eq!(read(bench, filter.clone()).await, [], "{filter:?}");
         }
+    }
+}
+
+both! {
+    async fn who_asks_for_a_cluster_gets_the_budgets_that_name_it_and_not_those_of_all(bench) {
+        let mut all: Vec<Incident> = (1..=4).map(|it| of(it, None)).collect();
+        for (one, cluster) in all[1..].iter_mut().zip(["", "prod", "other"]) {
+            (one.family, one.place) = (Family::Budget, budgets::place(cluster, "science"));
+        }
+        bench.store.write_incidents(&all, &[], bench.token).await.unwrap();
+        let of_prod = IncidentFilter { cluster: Some("prod".into()), ..IncidentFilter::default() };
+        let expected = [all[2].clone(), all[0].clone()];
+        assert_eq!(read(bench, of_prod.clone()).await, expected);
+        let met: Vec<bool> = all.iter().map(|it| of_prod.is_met(it)).collect();
+        assert_eq!(met, [true, false, true, false]);
     }
 }
 
