@@ -20,7 +20,7 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
-use gpufleet_analysis::incident::Incident;
+use gpufleet_analysis::incident::{Incident, Place};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::{JobId, RunId};
@@ -197,6 +197,11 @@ fn page(
     let state = run.state(frame.at);
     let currency = web.app.currency();
     let here = address::run(key);
+    let place = Place {
+        cluster: key.cluster.to_string(),
+        run: Some(key.run.to_string()),
+        ..Place::default()
+    };
     let attempts = past.attempts.all().iter().take(ATTEMPTS).map(|it| {
         let (number, address) = (it.key.run.attempt, address::run(&it.key));
         (number, address, number == key.run.attempt)
@@ -231,7 +236,7 @@ fn page(
             &sentences::sentence(run, &open, frame.at, currency),
             sentences::SHOWN_CHARACTERS,
         ),
-        incidents: Beside::of(open, view, frame.at, currency),
+        incidents: Beside::of(open, &place, view, frame.at, currency),
         figures: parts::figures(web, (key, run), &past, frame.at),
         ranges: RANGES
             .iter()

@@ -60,6 +60,20 @@ pub(crate) fn with_query<'a>(
     }
 }
 
+/// The list of the incidents at a place, those that are over too: of a GPU, of a node or, of a run, of its job.
+pub(crate) fn incidents(place: &Place) -> String {
+    let job = run_of(place).map(|it| it.run.job.to_string());
+    // A GPU has a name of its own.
+    let node = place.node.as_deref().filter(|_| place.gpu.is_none());
+    let asked = [
+        ("cluster", Some(place.cluster.as_str())),
+        ("node", node),
+        ("gpu", place.gpu.as_deref()),
+        ("run", job.as_deref()),
+    ];
+    with_query("/incidents", asked)
+}
+
 /// The page of a runbook.
 pub fn runbook(name: &str) -> String {
     format!("/runbooks/{name}")

@@ -10,7 +10,7 @@ use crate::RECORDED;
 
 /// Every kind of page that a link leads to; with "recorded" and "simulated" those that carry such a watermark, with
 /// "chosen" those whose address says what of them is shown.
-pub(crate) const ALL: [&str; 34] = [
+pub(crate) const ALL: [&str; 35] = [
     "api",
     "cluster",
     "cluster recorded",
@@ -32,6 +32,7 @@ pub(crate) const ALL: [&str; 34] = [
     "health",
     "incident",
     "incidents",
+    "incidents chosen",
     "job simulated",
     "job simulated chosen",
     "jobs",

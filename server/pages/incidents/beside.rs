@@ -7,6 +7,7 @@ use super::{Row, rank, row};
 use crate::pages::frame::Frame;
 use crate::view::FleetView;
 use crate::web::Web;
+use crate::words::address;
 
 /// Most that are shown; the list has all.
 const SHOWN: usize = 5;
@@ -17,12 +18,15 @@ pub(in crate::pages) struct Beside {
     pub(in crate::pages) rows: Vec<Row>,
     /// How many more there are.
     pub(in crate::pages) more: usize,
+    /// The list of all of them, those that are over too.
+    pub(in crate::pages) all: String,
 }
 
 impl Beside {
-    /// What is shown of these, with money in this currency.
+    /// What is shown of these, which are open at a place, with money in this currency.
     pub(in crate::pages) fn of(
         mut open: Vec<Incident>,
+        place: &Place,
         view: &FleetView,
         now: Timestamp,
         currency: &str,
@@ -33,6 +37,7 @@ impl Beside {
         Self {
             rows: rows.collect(),
             more: open.len().saturating_sub(SHOWN),
+            all: address::incidents(place),
         }
     }
 
@@ -54,7 +59,7 @@ impl Beside {
             let is_somewhere = it.place.run.is_none() || it.place.node.is_some();
             is_somewhere && bare.overlaps(place)
         });
-        Self::of(open, view, frame.at, web.app.currency())
+        Self::of(open, place, view, frame.at, web.app.currency())
     }
 }
 
@@ -71,7 +76,8 @@ mod tests {
             one
         });
         let nowhere = FleetView::default();
-        let beside = Beside::of(open.collect(), &nowhere, fixture::after(60), "USD");
+        let place = Place::node("prod", "node-1");
+        let beside = Beside::of(open.collect(), &place, &nowhere, fixture::after(60), "USD");
         assert_eq!((beside.rows.len(), beside.more), (5, 2));
         assert!(
             beside.rows[0].address.ends_with('1'),

@@ -120,3 +120,40 @@ async fn an_incident_says_whether_it_is_live_whose_it_is_and_which_page_helps() 
         assert!(page.contains("<dt>Owner</dt><dd>unowned</dd>"), "{page}");
     }
 }
+
+#[tokio::test]
+async fn the_pages_of_a_node_a_gpu_and_a_job_lead_to_their_own_incidents() {
+    let server = server().await.with_an_incident().await;
+    let gpu = "GPU-prod-h100-03-0005";
+    let of_job = crate::words::text::segment(jobs::JOB);
+    for (page, asked, found) in [
+        (
+            "/clusters/prod/nodes/h100-03".to_owned(),
+            "node=h100-03".to_owned(),
+            "<b>1 open incident</b> is like that.",
+        ),
+        (
+            format!("/clusters/prod/gpus/{gpu}"),
+            format!("gpu={gpu}"),
+            "<b>1 open incident</b> is like that.",
+        ),
+        (
+            format!("/clusters/prod/gpus/{GPU}"),
+            format!("gpu={GPU}"),
+            "No incident is like that.",
+        ),
+        (
+            jobs::address(jobs::JOB),
+            format!("run={of_job}"),
+            "No incident is like that.",
+        ),
+    ] {
+        let list = format!("/incidents?cluster=prod&{asked}");
+        let link = list.replace('&', "&#38;");
+        let link = format!("<a href=\"{link}\">All its incidents</a>");
+        let (_, text) = server.get(&page).await;
+        assert!(text.contains(&link), "{page}: {link} is not in {text}");
+        let (_, text) = server.get(&list).await;
+        assert!(text.contains(found), "{list}: {text}");
+    }
+}
