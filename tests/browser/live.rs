@@ -8,6 +8,7 @@ use std::time::Duration;
 use gpufleet_server::pages::live::MOST;
 use gpufleet_tests::harness::browser::{Browser, Key};
 use gpufleet_tests::harness::wait;
+use serde_json::json;
 
 use crate::Fleet;
 
@@ -19,6 +20,15 @@ const ASK_NO_MORE: &str = "for (let timer = 0; timer < 1000; timer++) clearInter
 
 /// How the page says that it follows.
 const FOLLOWS: &str = "document.getElementById('pulse').title";
+
+/// Fills in fields without going into them, and has the page lack a piece: then its whole content is swapped.
+const FILL_IN: &str = "document.getElementById('only-node').value = 'node-9';
+    document.getElementById('only-severity').value = 'warning';
+    document.querySelector('[data-live=headline]').removeAttribute('data-live')";
+
+/// What is filled in: a text and a choice, and a choice that nobody made; and whether it is seen.
+const FILLED_IN: &str = "const [node, severity, family] = ['node', 'severity', 'family'].map(it => document.getElementById('only-' + it));
+    return [node.value, severity.value, family.value, node.closest('details').open]";
 
 /// How many tiles are of a GPU that is lost.
 const BROKEN: &str = "[...document.querySelectorAll('.cluster.simulated a.t')].filter(it => it.textContent === '×').length";
@@ -56,9 +66,16 @@ fn told(browser: &Browser, fleet: &Fleet) {
     let is_told = format!("{FOLLOWS} === 'told by the server'");
     is(browser, "the server tells the page", &is_told);
     browser.run(ASK_NO_MORE);
+    browser.run(FILL_IN);
     fleet.simulator.fault("heal");
     is(browser, "the incident is over", &is_in("over"));
     is_the_same(browser);
+    let is_swapped = browser.run("return !!document.querySelector('[data-live=headline]')");
+    assert_eq!(is_swapped, true);
+    assert_eq!(
+        browser.run(FILLED_IN),
+        json!(["node-9", "warning", "", true])
+    );
     assert_eq!(browser.console().errors, Vec::<String>::new());
 }
 

@@ -1,6 +1,6 @@
 // Keeps the page fresh: when the server tells by /live that something changed, and every ten seconds while
 // it does not, it fetches this address as a fragment and swaps only the pieces that changed, so that focus,
-// selection, open details and scroll stay where they are. Everything on the page is there without it.
+// selection, open details, scroll and what is filled in stay as they are. Everything on the page is there without it.
 "use strict";
 (() => {
   const PERIOD_MS = 10_000; // The agents' ship interval: more often would show nothing new.
@@ -51,6 +51,32 @@
     };
   }
 
+  // Whether a person has filled in a field, or chosen in a list: of one in which nothing is preset the first is shown.
+  function isChanged(field) {
+    if (!field.options) return field.value !== field.defaultValue || field.checked !== field.defaultChecked;
+    const options = [...field.options];
+    const isPreset = field.multiple || options.some((it) => it.defaultSelected);
+    return options.some((it, place) => it.selected !== (isPreset ? it.defaultSelected : place === 0));
+  }
+
+  // What was filled in and not sent yet goes from a piece into the one that takes its place.
+  function keep(old, fresh) {
+    const fields = [...old.querySelectorAll("input[id],select[id],textarea[id]")];
+    for (const field of fields.filter(isChanged)) {
+      const next = fresh.querySelector(`#${CSS.escape(field.id)}`);
+      if (!next) continue;
+      if (field.options) {
+        const chosen = [...field.selectedOptions].map((it) => it.value);
+        for (const option of next.options) option.selected = chosen.includes(option.value);
+      } else {
+        next.value = field.value;
+        if ("checked" in field) next.checked = field.checked;
+      }
+      const details = next.closest("details");
+      if (details) details.open = true;
+    }
+  }
+
   function swap(html) {
     const fresh = new DOMParser().parseFromString(html, "text/html");
     const pieces = new Map([...fresh.querySelectorAll("[data-live]")].map((it) => [it.dataset.live, it]));
@@ -63,6 +89,7 @@
     if (!main) throw new Error("the answer is no page");
     document.querySelector("main").dataset.at = main.dataset.at;
     if (!same) { // A cluster came or went: the whole content changes.
+      keep(document.querySelector("main"), main);
       document.querySelector("main").replaceWith(document.adoptNode(main));
     } else {
       for (const old of here) {
@@ -72,7 +99,9 @@
         for (const [index, details] of [...piece.querySelectorAll("details")].entries()) {
           if (opened[index]) details.open = true;
         }
-        if (!old.isEqualNode(piece)) old.replaceWith(document.adoptNode(piece));
+        if (old.isEqualNode(piece)) continue;
+        keep(old, piece);
+        old.replaceWith(document.adoptNode(piece));
       }
     }
     restore();
