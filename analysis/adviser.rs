@@ -32,7 +32,7 @@ mod set_up;
 mod tensor;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use checkpoint::{best_interval, wasted};
 pub use communication::{HELD_BACK, Way, in_collectives};

@@ -7,7 +7,8 @@
 //! it is to be promised. Each row of what is well has a greatest number. Each kind of thing that is said has a row
 //! ([`kinds`]).
 //!
-//! What takes minutes to make is measured on request and kept otherwise ([`healthy`]).
+//! What takes minutes to make is measured on request and kept otherwise ([`healthy`]). What the adviser reckons with is a
+//! table beside it ([`crate::adviser`]'s tests).
 //!
 //! Limits: made worlds are kinder than real ones in what they leave out, which is why the real data is
 //! beside them; an interval is of the seeds, not of what was left out.
@@ -33,8 +34,8 @@ use std::fmt::Write;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-/// Where the part begins that is of real data: kept as it is where that data is not there. Before it stands what
-/// [`healthy`] measures.
+/// Where the part begins that is of real data: kept as it is where that data is not there. Before it stands what the
+/// adviser says, and before that what [`healthy`] measures.
 const REAL: &str = "## Real data";
 /// Where the part begins that the server's tests write, which is the last: kept as it is here.
 const SERVER: &str = "## Found by the server";

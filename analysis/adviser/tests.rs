@@ -5,6 +5,7 @@ use super::*;
 mod knobs;
 mod pinning;
 mod sweep;
+pub(crate) mod table;
 
 /// A run of which everything is known and nothing is wrong.
 fn well() -> Profile {

@@ -1,5 +1,5 @@
 //! Seeded runs of many sizes: of those that are well nothing is advised, whatever is not known of them, and of those with
-//! one bottleneck that one comes first.
+//! one bottleneck that one comes first, with a knob that the table of the documents names.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -258,7 +258,8 @@ fn the_bottleneck_that_a_run_has_comes_first_with_a_gain_that_it_can_have() {
             let first = advised.first().map(|it| it.bottleneck);
             assert_eq!(first, Some(bottleneck), "seed {seed}: {run:?}");
             for it in advised {
-                let share = it.share;
+                let (knob, share) = (it.knob.name, it.share);
+                assert!(table::names(it.bottleneck, knob), "{bottleneck:?}: {knob}");
                 assert!(share <= 1.0, "seed {seed}: {it:?}");
                 assert_eq!(it.removed.is_err(), is_unknown, "seed {seed}: {it:?}");
                 let Ok(removed) = it.removed else { continue };
