@@ -156,9 +156,9 @@ fn report(faults: &[Faults], well: &[Well], kept: &str) -> String {
          ## Found\n\n\
          Faults of several sizes put into made worlds. The interval is of 95 % (Wilson). Where the least is a dash, the\n\
          fault is too small for the detector's threshold: not one is found, and CI fails when one is, until it is promised.\n\n\
-         Who makes a run wait is to be named within 60 s. By the times of collectives and by clocks that takes 70 s and is missed:\n\
-         a tick of 10 s stands for a step there, and seven of ten have to be slow, because what holds a rank up for less comes and\n\
-         goes. And nobody is named before the run was at work for 25 steps, or such ticks: some four minutes.\n\n\
+         Who makes a run wait is to be named within 60 s. By the times of collectives and by clocks a tick of 10 s stands for a\n\
+         step, and six slow ones on end name a rank; who becomes slow late in a tick is named up to 5 s after that. What holds a\n\
+         rank up for less comes and goes. Nobody is named before the run was at work for 25 steps, or such ticks: some four minutes.\n\n\
          | detector | fault | found | interval | least | delay |\n|---|---|---|---|---|---|\n",
     );
     for row in faults {
