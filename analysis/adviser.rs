@@ -7,7 +7,8 @@
 //! factor s gains 1 ÷ ((1 − f) + f ÷ s) (Amdahl). Advices on one part do not add up: the greatest counts;
 //! those on different parts add up over the time that each removes ([`together`]), never by multiplying.
 //!
-//! Nothing is advised from what is not known: a missing reading makes its advice silent.
+//! Nothing is advised from what is not known: a missing reading makes its advice silent. Where a bottleneck was measured
+//! and nothing tells what its knob gains, the advice says so and stands behind those with a gain.
 //!
 //! Limits: gains are what arithmetic allows if nothing else becomes the bottleneck; [`Confidence`] says
 //! how directly the part was measured. Shares under [`LEAST_SHARE`] are not worth a change.
@@ -25,12 +26,13 @@ mod data;
 mod gaps;
 mod host;
 mod launch;
+mod pinning;
 mod recompute;
 mod set_up;
 mod tensor;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use checkpoint::{best_interval, wasted};
 pub use communication::{HELD_BACK, Way, in_collectives};
@@ -83,6 +85,8 @@ pub enum Bottleneck {
     DataStorage,
     /// Loading data, and the host does not tell what of: without PSI a slow disk and too few workers look alike.
     DataUnknown,
+    /// Data that comes to the GPU from memory that is not pinned.
+    DataNotPinned,
     /// Synchronisations with the host.
     HostSync,
     /// What the host does after a synchronisation, before it launches again.
@@ -123,14 +127,14 @@ pub struct Advice {
     pub part: Part,
     /// What was measured.
     pub measured: Vec<Reading>,
-    /// What to change: by it the gain is worked out.
+    /// What to change: by it the gain is worked out, where it can be.
     pub knob: Knob,
     /// What to change with it, on the same part: how much each of these gains no arithmetic says.
     pub also: Vec<Knob>,
     /// Share of the time that the part takes now.
     pub share: f64,
-    /// Share of today's time that it takes no more.
-    pub removed: f64,
+    /// Share of today's time that it takes no more; or why nobody can work that out, in words that follow a colon.
+    pub removed: Result<f64, &'static str>,
     /// How directly it was measured.
     pub confidence: Confidence,
 }
@@ -207,6 +211,8 @@ pub struct GpuUse {
     pub memory_part: Option<f64>,
     /// Whether cards of a node have NVLink between them.
     pub has_nvlink: Option<bool>,
+    /// What a card receives over PCIe ÷ what its link could move one way.
+    pub pcie_received: Option<f64>,
 }
 
 /// Checkpoints.
@@ -224,8 +230,9 @@ pub struct Saving {
 type Look = fn(&Profile) -> Option<Advice>;
 
 /// Every advice.
-const ALL: [Look; 10] = [
+const ALL: [Look; 11] = [
     data::look,
+    pinning::look,
     host::synchronisations,
     host::work,
     communication::look,
@@ -237,14 +244,15 @@ const ALL: [Look; 10] = [
     checkpoint::look,
 ];
 
-/// What would make it faster, what gains most first.
+/// What would make it faster, what gains most first, and last of what nobody knows what it gains.
 pub fn advise(run: &Profile) -> Vec<Advice> {
     if !run.step_s.is_finite() || run.step_s <= 0.0 {
         return Vec::new();
     }
     let mut all: Vec<Advice> = ALL.iter().filter_map(|look| look(run)).collect();
-    all.retain(|it| it.removed.is_finite() && it.removed >= LEAST_SHARE / 2.0);
-    all.sort_by(|one, other| other.removed.total_cmp(&one.removed));
+    all.retain(Advice::is_worth_it);
+    let gains = |it: &Advice| it.removed.unwrap_or(0.0);
+    all.sort_by(|one, other| gains(other).total_cmp(&gains(one)));
     all
 }
 
@@ -258,13 +266,16 @@ pub fn amdahl(share: f64, factor: f64) -> f64 {
     1.0 / ((1.0 - share) + share / factor)
 }
 
-/// How much faster a run is that follows all of these: over disjoint parts, and of each part the
+/// How much faster a run is that follows all of these whose gain is known: over disjoint parts, and of each part the
 /// advice that removes most.
 pub fn together(all: &[Advice]) -> f64 {
     let mut most: BTreeMap<Part, f64> = BTreeMap::new();
     for advice in all {
+        let Ok(removed) = advice.removed else {
+            continue;
+        };
         let known = most.entry(advice.part).or_default();
-        *known = known.max(advice.removed);
+        *known = known.max(removed);
     }
     1.0 / (1.0 - most.values().sum::<f64>().min(0.95))
 }
@@ -280,28 +291,28 @@ impl Confidence {
     }
 }
 
-impl Bottleneck {
-    /// The name in the API.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::DataWorkers => "data_workers",
-            Self::DataCpu => "data_cpu",
-            Self::DataDisk => "data_disk",
-            Self::DataNetwork => "data_network",
-            Self::DataStorage => "data_storage",
-            Self::DataUnknown => "data_unknown",
-            Self::HostSync => "host_sync",
-            Self::HostWork => "host_work",
-            Self::Communication => "communication",
-            Self::MemoryBandwidth => "memory_bandwidth",
-            Self::Launch => "launch",
-            Self::TensorCoresUnused => "tensor_cores_unused",
-            Self::PipelineBubble => "pipeline_bubble",
-            Self::Recomputation => "recomputation",
-            Self::Checkpoint => "checkpoint",
+/// The name of each bottleneck, a match over all, and so the list of them.
+macro_rules! names {
+    ($($variant:ident $name:literal),+) => {
+        impl Bottleneck {
+            /// Every one.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The name in the API.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name),+
+                }
+            }
         }
-    }
+    };
 }
+
+names!(DataWorkers "data_workers", DataCpu "data_cpu", DataDisk "data_disk", DataNetwork "data_network",
+    DataStorage "data_storage", DataUnknown "data_unknown", DataNotPinned "data_not_pinned",
+    HostSync "host_sync", HostWork "host_work", Communication "communication",
+    MemoryBandwidth "memory_bandwidth", Launch "launch", TensorCoresUnused "tensor_cores_unused",
+    PipelineBubble "pipeline_bubble", Recomputation "recomputation", Checkpoint "checkpoint");
 
 impl Knob {
     /// A knob that the run tells, or not.
@@ -316,15 +327,24 @@ impl Knob {
 
 impl Advice {
     /// How much faster the run is with it.
-    pub fn gain(&self) -> f64 {
-        1.0 / (1.0 - self.removed)
+    ///
+    /// # Errors
+    /// Why nobody can work that out.
+    pub fn gain(&self) -> Result<f64, &'static str> {
+        self.removed.map(|it| 1.0 / (1.0 - it))
     }
 
-    /// What it is worth a day: GPU time that does the same work no more.
+    /// What it is worth a day: GPU time that does the same work no more; none without a price or a known gain.
     pub fn nano_usd_per_day(&self, run: &Profile) -> Option<i64> {
         let price = run.nano_usd_per_gpu_second;
-        let losing = Losing::part(run.gpus, self.removed, price);
+        let losing = Losing::part(run.gpus, self.removed.ok()?, price);
         losing.nano_usd_per_hour()?.checked_mul(24)
+    }
+
+    /// Whether it removes so much that it is worth a change, as far as that is known.
+    fn is_worth_it(&self) -> bool {
+        let is_enough = |it: f64| it.is_finite() && it >= LEAST_SHARE / 2.0;
+        self.removed.ok().is_none_or(is_enough)
     }
 }
 

@@ -7,7 +7,8 @@
 //! it is to be promised. Each row of what is well has a greatest number. Each kind of thing that is said has a row
 //! ([`kinds`]).
 //!
-//! What takes minutes to make is measured on request and kept otherwise ([`healthy`]).
+//! What takes minutes to make is measured on request and kept otherwise ([`healthy`]). What the adviser reckons with is a
+//! table beside it ([`crate::adviser`]'s tests).
 //!
 //! Limits: made worlds are kinder than real ones in what they leave out, which is why the real data is
 //! beside them; an interval is of the seeds, not of what was left out.
@@ -33,8 +34,8 @@ use std::fmt::Write;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-/// Where the part begins that is of real data: kept as it is where that data is not there. Before it stands what
-/// [`healthy`] measures.
+/// Where the part begins that is of real data: kept as it is where that data is not there. Before it stands what the
+/// adviser says, and before that what [`healthy`] measures.
 const REAL: &str = "## Real data";
 /// Where the part begins that the server's tests write, which is the last: kept as it is here.
 const SERVER: &str = "## Found by the server";
@@ -155,9 +156,9 @@ fn report(faults: &[Faults], well: &[Well], kept: &str) -> String {
          ## Found\n\n\
          Faults of several sizes put into made worlds. The interval is of 95 % (Wilson). Where the least is a dash, the\n\
          fault is too small for the detector's threshold: not one is found, and CI fails when one is, until it is promised.\n\n\
-         Who makes a run wait is to be named within 60 s. By the times of collectives and by clocks that takes 70 s and is missed:\n\
-         a tick of 10 s stands for a step there, and seven of ten have to be slow, because what holds a rank up for less comes and\n\
-         goes. And nobody is named before the run was at work for 25 steps, or such ticks: some four minutes.\n\n\
+         Who makes a run wait is to be named within 60 s. By the times of collectives and by clocks a tick of 10 s stands for a\n\
+         step, and six slow ones on end name a rank; who becomes slow late in a tick is named up to 5 s after that. What holds a\n\
+         rank up for less comes and goes. Nobody is named before the run was at work for 25 steps, or such ticks: some four minutes.\n\n\
          | detector | fault | found | interval | least | delay |\n|---|---|---|---|---|---|\n",
     );
     for row in faults {

@@ -10,7 +10,8 @@
 //! that is as improbable as t with a σ from steps × (replicas − 1) values ([`crate::robust::normal_of`]). A rank is
 //! blamed when in one window z ≥ 5, median(x) ≥ ln 1.05 and 70 % of its steps are above 0.025, and
 //! until its last 10 and 20 steps have a median below ln 1.025. The 5 and the 1.05 are [`Thresholds`] that can be
-//! set; what is half of 5 % follows. A second look takes away the load
+//! set; what is half of 5 % follows. Where a tick of 10 s stands for a step, six slow ones on end with z ≥ 6 blame a rank
+//! too ([`IN_A_ROW`]): seven of ten would take longer than a minute. A second look takes away the load
 //! that the other stages of the same column (same dp, tp, cp, ep) share, because they compute the
 //! same micro-batches: long sequences make all of a column slow, a sick GPU one stage of it. What is
 //! shared is x − β·(median x of the column's other stages), β by least squares over the peers.
@@ -52,6 +53,16 @@ pub use observe::Observed;
 pub const WINDOWS: [usize; 3] = [10, 20, LONGEST];
 /// The longest window, and what is kept of a rank.
 const LONGEST: usize = 40;
+/// Ticks on end, all of them slow, by which a rank is blamed too where a tick of 10 s stands for a step: seven of the
+/// shortest window take 70 s, and who makes the others wait is to be named within 60.
+///
+/// False alarms stay nearly as rare. A z of 6 or more comes by chance with 9.9e-10, and six ticks are 10 ÷ 6 times as many looks as
+/// ten: that adds 0.6 % to the 2.9e-7 by which a window comes to 5. Where ticks are slow one by one, by what comes and goes,
+/// six on end are rarer than seven of ten if one tick in a hundred or more is slow: of one in twenty 1.6e-8 and 8.2e-8.
+/// What holds a rank up for all of a minute and then goes is named; nothing told it from what stays.
+pub const IN_A_ROW: usize = 6;
+/// By how much more than [`Thresholds::z`] their z has to be.
+const IN_A_ROW_Z: f64 = 1.0;
 /// Least z: below it the noise of 20,000 ranks would name one by chance.
 pub const FIRE_Z: f64 = 5.0;
 /// Least slowness that is worth a person's time: ×1.05.

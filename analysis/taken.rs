@@ -78,7 +78,7 @@ pub struct Advice {
     pub today: String,
     /// How it should be.
     pub proposed: String,
-    /// What it is worth a day, nano-units; none without a price.
+    /// What it is worth a day, nano-units; none without a price, or where nobody knows what it gains.
     pub worth: Option<i64>,
     /// What is measured against.
     pub before: Before,
@@ -360,7 +360,7 @@ impl Record {
 pub struct Sum {
     /// How many were given.
     pub given: usize,
-    /// What these were worth a day together, nano-units, of those with a price.
+    /// What these were worth a day together, nano-units, of those of which that is known.
     pub worth: i128,
     /// How many were taken: by changes in that time.
     pub taken: usize,
@@ -368,7 +368,7 @@ pub struct Sum {
     pub saved: i128,
     /// How many of those that were taken have nothing that was measured.
     pub unmeasured: usize,
-    /// How many of those that were given have no price.
+    /// Of how many of those that were given nobody knows what they are worth.
     pub unpriced: usize,
     /// Of how many something was measured in that time, and of how many nothing though they were taken.
     pub measured: (usize, usize),
@@ -387,7 +387,7 @@ impl Sum {
         self.measured.1 += other.measured.1;
     }
 
-    /// What those given were worth a day; none where none of them has a price.
+    /// What those given were worth a day; none where that is known of none of them.
     pub fn worth(&self) -> Option<i128> {
         (self.given == 0 || self.unpriced < self.given).then_some(self.worth)
     }

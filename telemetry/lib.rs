@@ -5,7 +5,7 @@
 //!
 //! Read in this order: [`time`], [`identity`], [`holder`] and [`training`] (when and who), [`catalog`] (every
 //! metric once), [`sample`] and [`event`] (what was read), [`minute`] and [`steps`] (what is kept),
-//! [`otlp`] and [`wire`] (how it travels), [`gpu_specs`] (what a card could do at best).
+//! [`otlp`] and [`wire`] (how it travels), [`gpu_specs`] and [`pcie`] (what a card and its link could do at best).
 
 pub mod time;
 
@@ -40,3 +40,5 @@ pub mod wire;
 pub mod command;
 
 pub mod gpu_specs;
+
+pub mod pcie;

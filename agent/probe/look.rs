@@ -3,14 +3,12 @@
 
 use std::ffi::OsStr;
 
+use gpufleet_telemetry::pcie;
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use super::measured::Why;
-
-/// Bytes a second of one lane by PCIe generation, one way, before the protocol takes its part.
-const LANE_RATES: [f64; 6] = [250e6, 500e6, 984.6e6, 1_969e6, 3_938e6, 7_563e6];
 
 /// A GPU that NVML knows.
 pub(super) struct Look {
@@ -94,10 +92,9 @@ impl Look {
 
     /// What its PCIe link could move at best one way, bytes a second.
     pub(super) fn link(&self) -> Option<f64> {
-        let generation = self.device.max_pcie_link_gen().ok()? as usize;
+        let generation = self.device.max_pcie_link_gen().ok()?;
         let width = self.device.max_pcie_link_width().ok()?;
-        let lane = LANE_RATES.get(generation.checked_sub(1)?)?;
-        Some(lane * f64::from(width))
+        pcie::bytes_per_second(generation, width)
     }
 
     /// What counts now.

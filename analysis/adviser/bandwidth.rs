@@ -10,7 +10,9 @@ use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile, launch};
 use crate::cause::Reading;
 
 /// A memory interface that is busy for this part of the time is the limit.
-const BUSY: f64 = 0.6;
+pub(super) const BUSY: f64 = 0.6;
+/// Factor by which computing becomes faster with half of the bytes, at most.
+pub(super) const FUSED: f64 = 2.0;
 
 pub(super) fn look(run: &Profile) -> Option<Advice> {
     let gpu = &run.gpu;
@@ -21,7 +23,7 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
         return None;
     }
     let share = run.computing();
-    let factor = (ridge / intensity).min(2.0);
+    let factor = (ridge / intensity).min(FUSED);
     Some(Advice {
         bottleneck: Bottleneck::MemoryBandwidth,
         part: Part::Compute,
@@ -36,7 +38,7 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
         ),
         also: launch::graph_breaks(&run.set_up).into_iter().collect(),
         share,
-        removed: share * (1.0 - 1.0 / factor),
+        removed: Ok(share * (1.0 - 1.0 / factor)),
         confidence: Confidence::Low,
     })
 }

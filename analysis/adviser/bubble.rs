@@ -50,7 +50,7 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
         knob: Knob::of(&run.set_up, "micro_batches", proposed.to_string()),
         also: Vec::new(),
         share,
-        removed: 1.0 - after,
+        removed: Ok(1.0 - after),
         confidence: Confidence::Medium,
     })
 }

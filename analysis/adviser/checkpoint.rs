@@ -10,7 +10,7 @@ use super::{Advice, Bottleneck, Confidence, Knob, LEAST_SHARE, Part, Profile};
 use crate::cause::Reading;
 
 /// What saving beside training leaves of the time that training stands for a save: the copy out of the GPU's memory.
-const LEFT: f64 = 0.1;
+pub(super) const LEFT: f64 = 0.1;
 
 /// The interval that wastes least, seconds.
 pub fn best_interval(save_s: f64, mtbf_s: f64) -> f64 {
@@ -55,7 +55,7 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
         knob: first.knob,
         also: ways.map(|it| it.knob).collect(),
         share: first.share,
-        removed: first.removed,
+        removed: Ok(first.removed),
         confidence: first.confidence,
     })
 }

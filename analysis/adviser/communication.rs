@@ -24,12 +24,12 @@ use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile, SetUp, worth};
 use crate::cause::Reading;
 
 /// Part of a card's SMs that NCCL holds at most: it runs 16 to 32 blocks of one SM each, of 108 to 148.
-const OF_SMS: f64 = 0.25;
+pub(super) const OF_SMS: f64 = 0.25;
 /// Part of what is sent in a step that stays away where weights are not sharded: 2 times their size and not 3.
-const OF_GATHERS: f64 = 1.0 / 3.0;
+pub(super) const OF_GATHERS: f64 = 1.0 / 3.0;
 /// Factor by which communication shrinks with half as many reductions. A way of NCCL that is switched on again gains 4 to 5
 /// times where all collectives went around it (sockets for RDMA); how many do is not known, and half is reckoned with.
-const HALF: f64 = 0.5;
+pub(super) const HALF: f64 = 0.5;
 /// Ranks from which a bucket of DDP is sent in times that latency rules.
 const MANY: u64 = 64;
 /// What DDP reduces at once on many ranks, MiB: the 25 of its default are a fraction of a millisecond of a fast line.
@@ -133,7 +133,7 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
         knob,
         also: knobs.into_iter().map(|it| it.0).collect(),
         share,
-        removed: share * gains,
+        removed: Ok(share * gains),
         confidence: confidence.min(most),
     })
 }

@@ -13,15 +13,15 @@
 
 use gpufleet_telemetry::catalog::Unit;
 
-use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile};
+use super::{Advice, Bottleneck, Confidence, Host, Knob, Part, Profile, SetUp, pinning};
 use crate::cause::Reading;
 
 /// What a good loader still makes wait.
-const LEFT: f64 = 0.02;
+pub(super) const LEFT: f64 = 0.02;
 /// CPU from which more workers only take from each other.
-const CPU_FULL: f64 = 0.85;
+pub(super) const CPU_FULL: f64 = 0.85;
 /// Pressure, of some task, from which I/O is what the loader waits for.
-const IO_PRESSED: f64 = 0.1;
+pub(super) const IO_PRESSED: f64 = 0.1;
 
 pub(super) fn look(run: &Profile) -> Option<Advice> {
     let share = run.share(run.data_wait_s)?;
@@ -61,31 +61,39 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
     );
     let read =
         |name: &str, value: Option<f64>| value.map(|it| Reading::new(name, it, None, Unit::Ratio));
-    let waiting = Reading::new("waiting for data", share, Some(LEFT), Unit::Ratio);
     let io = read("some task waiting for I/O", host.io_pressure);
     let cpu = read("CPU busy", host.cpu_busy);
+    let also = of_loader(&run.set_up).chain(pinning::knob(&run.set_up));
+    Some(Advice {
+        bottleneck,
+        part: Part::Data,
+        measured: [waiting(share)]
+            .into_iter()
+            .chain(io)
+            .chain(cpu)
+            .chain(cpus(host).filter(|_| waits))
+            .collect(),
+        knob,
+        also: also.filter(|_| waits).collect(),
+        share,
+        removed: Ok((share - LEFT).max(0.0)),
+        confidence,
+    })
+}
+
+/// The part of a step that is waited for data.
+pub(super) fn waiting(share: f64) -> Reading {
+    Reading::new("waiting for data", share, Some(LEFT), Unit::Ratio)
+}
+
+/// CPUs for the workers of a rank.
+pub(super) fn cpus(host: &Host) -> Option<Reading> {
     let name = match host.is_limit_known {
         true => "CPUs that a rank may use",
         false => "CPUs for each rank at most (whether it may use fewer is not known)",
     };
-    let cpus = host
-        .cpus_per_rank
-        .map(|it| Reading::new(name, it, None, Unit::Count));
-    Some(Advice {
-        bottleneck,
-        part: Part::Data,
-        measured: [waiting]
-            .into_iter()
-            .chain(io)
-            .chain(cpu)
-            .chain(cpus.filter(|_| waits))
-            .collect(),
-        knob,
-        also: if waits { of_loader(run) } else { Vec::new() },
-        share,
-        removed: (share - LEFT).max(0.0),
-        confidence,
-    })
+    let cpus = host.cpus_per_rank?;
+    Some(Reading::new(name, cpus, None, Unit::Count))
 }
 
 fn storage(is_network: Option<bool>) -> (Bottleneck, Knob) {
@@ -120,17 +128,10 @@ fn workers(run: &Profile, faster: f64) -> Option<Knob> {
 }
 
 /// What else of the loader makes a batch come sooner, where the run tells that it is not so.
-fn of_loader(run: &Profile) -> Vec<Knob> {
-    let set_up = &run.set_up;
+pub(super) fn of_loader(set_up: &SetUp) -> impl Iterator<Item = Knob> {
     let ahead = set_up.prefetch_factor.and_then(|it| it.checked_mul(2));
-    let ahead = ahead.map(|it| ("prefetch_factor", it.to_string()));
-    let off = [
-        ("persistent_workers", set_up.persistent_workers),
-        ("pin_memory", set_up.pin_memory),
-    ];
-    let off = off.into_iter().filter(|it| it.1 == Some(false));
-    let on = off.map(|it| (it.0, "on".to_owned()));
-    let all = ahead.into_iter().chain(on);
-    all.map(|(name, proposed)| Knob::of(set_up, name, proposed))
-        .collect()
+    let ahead = ahead.map(|it| Knob::of(set_up, "prefetch_factor", it.to_string()));
+    let goes = set_up.persistent_workers == Some(false);
+    let stays = goes.then(|| Knob::of(set_up, "persistent_workers", "on"));
+    ahead.into_iter().chain(stays)
 }

@@ -3,8 +3,14 @@
 
 use gpufleet_telemetry::catalog::Unit;
 
-use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile, worth};
+use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile, pinning, worth};
 use crate::cause::Reading;
+
+/// Part of the gaps after synchronisations that rarer ones remove: some waits training needs, and a host that waits no
+/// more may still be late.
+pub(super) const OF_WAITS: f64 = 0.75;
+/// Part of the gaps while the host works: what it is, and how much of it can be done beside, nobody measured.
+pub(super) const OF_WORK: f64 = 0.5;
 
 pub(super) fn synchronisations(run: &Profile) -> Option<Advice> {
     let gaps = run.gaps.as_ref()?;
@@ -23,10 +29,10 @@ pub(super) fn synchronisations(run: &Profile) -> Option<Advice> {
             today: Some(format!("{each:.0} a step")),
             proposed: "every 100 steps: read losses and norms with non_blocking=True".to_owned(),
         },
-        also: Vec::new(),
+        // Each copy out of memory that is not pinned is one of them.
+        also: pinning::knob(&run.set_up).into_iter().collect(),
         share,
-        // Some waits training needs, and a host that waits no more may still be late.
-        removed: share * 0.75,
+        removed: Ok(share * OF_WAITS),
         confidence: Confidence::Medium,
     })
 }
@@ -47,8 +53,7 @@ pub(super) fn work(run: &Profile) -> Option<Advice> {
         },
         also: Vec::new(),
         share,
-        // What it is, and how much of it can be done beside, nobody measured.
-        removed: share * 0.5,
+        removed: Ok(share * OF_WORK),
         confidence: Confidence::Low,
     })
 }

@@ -12,7 +12,9 @@ use crate::cause::Reading;
 /// Memory in use above which there is none to spare: fragments and peaks need the rest.
 pub(super) const SPARE: f64 = 0.75;
 /// The recomputed forward pass, of all computing.
-const RECOMPUTED: f64 = 0.25;
+pub(super) const RECOMPUTED: f64 = 0.25;
+/// Part of that which selective recomputation leaves out.
+pub(super) const SELECTIVE: f64 = 0.5;
 
 pub(super) fn look(run: &Profile) -> Option<Advice> {
     let used = run.gpu.memory_part.filter(|it| *it < SPARE)?;
@@ -32,7 +34,7 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
         knob: Knob::of(&run.set_up, "activation checkpointing", "selective"),
         also: sharding(run).into_iter().collect(),
         share,
-        removed: share / 2.0,
+        removed: Ok(share * SELECTIVE),
         confidence: Confidence::Medium,
     })
 }

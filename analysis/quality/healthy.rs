@@ -15,8 +15,9 @@ use std::fmt::{Debug, Write};
 use gpufleet_telemetry::time::Timestamp;
 
 use self::job::{Job, Load, Made, Mesh};
+use super::most_likely;
 use super::together::{self, Told};
-use super::{REAL, most_likely};
+use crate::adviser::tests::table;
 use crate::hang::tests::NOTHING;
 use crate::hang::{self, Tick, Verdict};
 use crate::loss::{self, Trouble};
@@ -24,7 +25,7 @@ use crate::regression::{self, Direction};
 use crate::straggler::clocks::LEAST_RATIO;
 use crate::straggler::{self, Run, Source, Step};
 
-/// Where the part begins; it ends where that of real data begins.
+/// Where the part begins; it ends where that of the adviser begins.
 const PART: &str = "## Wrongly, in 10,000 GPU-days each";
 const GPU_HOURS: f64 = 240_000.0;
 
@@ -329,7 +330,7 @@ pub(super) fn first() -> Vec<Row> {
 pub(super) fn kept(report: &str, first: &[Row]) -> Option<Vec<Row>> {
     let from = report.find(PART)?;
     let part = &report[from..];
-    let part = part.split(REAL).next()?;
+    let part = part.split(table::HEADING).next()?;
     let row = |it: &Row| {
         let begins = format!("| {} | {} | ", it.detector, it.world);
         let line = part.lines().find_map(|line| line.strip_prefix(&begins))?;
@@ -427,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_part_is_kept_only_while_thresholds_and_what_low_ones_say_are_as_they_were() {
-        let report = section(&[row(0)], &[row(7)]) + REAL;
+        let report = section(&[row(0)], &[row(7)]) + table::HEADING;
         let is_kept = |report: &str, first| kept(report, &[row(first)]).is_some();
         assert!(is_kept(&report, 7));
         assert!(!is_kept(&report, 8), "the detector counts otherwise");

@@ -1,6 +1,7 @@
 //! The report is held against the committed one, and the detectors against what they promise.
 
 use super::*;
+use crate::adviser::tests::table;
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md");
 
@@ -105,7 +106,7 @@ fn every_detector_finds_what_it_found_alarms_no_more_than_it_did_and_the_report_
     let report = report(
         &faults,
         &well,
-        &(healthy::section(&healthy, &first) + &real),
+        &(healthy::section(&healthy, &first) + &table::section() + &real),
     );
     if is_set("GPUFLEET_BLESS") {
         std::fs::write(PATH, &report).expect("docs is there");

@@ -4,9 +4,9 @@
 //! one's own, because one of four moves the spread of all.
 
 use super::{
-    Confidence, FORGOTTEN_STEPS, LEAST_STEPS, LONGEST, Moving, Parted, Price, Rank, Run, SCALE,
-    SIGMA_FLOOR, SLOW_SHARE, STAGE_RATIO, Silent, Source, StageImbalance, Straggler, Thresholds,
-    WINDOWS,
+    Confidence, FORGOTTEN_STEPS, IN_A_ROW, IN_A_ROW_Z, LEAST_STEPS, LONGEST, Moving, Parted, Price,
+    Rank, Run, SCALE, SIGMA_FLOOR, SLOW_SHARE, STAGE_RATIO, Silent, Source, StageImbalance,
+    Straggler, Thresholds, WINDOWS,
 };
 use crate::robust::{MAD_EFFICIENCY, MEDIAN_ERROR, median, normal_of, sigma_about};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +40,15 @@ pub struct Verdict {
     pub moving: Option<Moving>,
     /// Why nobody is judged or blamed.
     pub silent: Option<Silent>,
+}
+
+/// A stretch of the last steps that is looked at.
+struct Window {
+    steps: usize,
+    /// The part of them that has to be slow.
+    slow: f64,
+    /// By how much more than is set z has to be.
+    more_z: f64,
 }
 
 /// What a window says of a rank.
@@ -166,20 +175,24 @@ impl Run {
     /// Ranks whose evidence is enough, by the window with the highest z.
     fn evidence(&self, peers: &[u32], by: &Thresholds) -> BTreeMap<u32, Evidence> {
         let mut found: BTreeMap<u32, Evidence> = BTreeMap::new();
-        for window in WINDOWS {
-            let last = peers.iter().filter_map(|it| self.last(*it, window));
+        for window in self.windows() {
+            let by = &Thresholds {
+                z: by.z + window.more_z,
+                ..*by
+            };
+            let last = peers.iter().filter_map(|it| self.last(*it, window.steps));
             let peers: Vec<Last<'_>> = last.collect();
             let shared = shared(&peers);
             let looks = [Some(0.0), (shared > 0.0).then_some(shared)];
             for part in looks.into_iter().flatten() {
                 // Counting is cheap, and of nearly all ranks it says enough.
-                let is_slow = |it: &&Last<'_>| is_often_slow(it.x(part), by);
+                let is_slow = |it: &&Last<'_>| is_often_slow(it.x(part), by, window.slow);
                 let slow: Vec<&Last<'_>> = peers.iter().filter(is_slow).collect();
                 if slow.is_empty() {
                     continue;
                 }
                 let sigma = sigma(&peers, part, peers.len() < FEW);
-                let known = window * self.loads(&peers).saturating_sub(1);
+                let known = window.steps * self.loads(&peers).saturating_sub(1);
                 for it in slow {
                     if let Some(now) = it.evidence((part, sigma, known), by)
                         && found.get(&it.rank).is_none_or(|before| before.z < now.z)
@@ -190,6 +203,21 @@ impl Run {
             }
         }
         found
+    }
+
+    /// What is looked at: where a tick stands for a step some ticks on end too.
+    fn windows(&self) -> impl Iterator<Item = Window> {
+        let in_a_row = (self.source != Source::Hooks).then_some(Window {
+            steps: IN_A_ROW,
+            slow: 1.0,
+            more_z: IN_A_ROW_Z,
+        });
+        let usual = WINDOWS.map(|steps| Window {
+            steps,
+            slow: SLOW_SHARE,
+            more_z: 0.0,
+        });
+        in_a_row.into_iter().chain(usual)
     }
 
     /// How many of these peers have a load of their own: replicas, where there are several and all are known.
@@ -410,11 +438,11 @@ fn sigma(peers: &[Last<'_>], part: f64, is_own: bool) -> f64 {
         .max(SIGMA_FLOOR)
 }
 
-/// Whether so many of a rank's steps are slow that it may be blamed.
-fn is_often_slow(x: impl Iterator<Item = f64>, by: &Thresholds) -> bool {
+/// Whether this part of a rank's steps is slow: it may be blamed.
+fn is_often_slow(x: impl Iterator<Item = f64>, by: &Thresholds, part: f64) -> bool {
     let slow_step = by.slow_step();
     let (steps, slow) = x.fold((0_u32, 0_u32), |(steps, slow), x| {
         (steps + 1, slow + u32::from(x > slow_step))
     });
-    f64::from(slow) >= SLOW_SHARE * f64::from(steps)
+    f64::from(slow) >= part * f64::from(steps)
 }

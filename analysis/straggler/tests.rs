@@ -2,6 +2,7 @@
 //! are in `quality`.
 
 mod context;
+mod in_a_row;
 mod parted;
 pub(crate) mod real;
 

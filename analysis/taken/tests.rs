@@ -386,6 +386,13 @@ fn what_has_no_price_or_was_not_measured_is_not_nothing() {
     assert_eq!((of.unpriced, of.worth(), of.saved()), (1, None, None));
     let next = day.end..day.end + MILLIS_PER_DAY;
     assert_eq!(sum(&all, &next).saved(), None, "nor on the day after");
+    // What nobody knew the gain of is measured when it was taken, as any other.
+    let mut unpinned = told(Kind::Knob, 2 * HOUR_MS);
+    unpinned.advice.worth = None;
+    look(&mut unpinned, START + 2 * HOUR_MS, 2 * HOUR_MS, &less(24));
+    let of = sum(&[unpinned], &day);
+    assert_eq!((of.taken, of.unmeasured, of.worth()), (1, 0, None));
+    assert!(of.saved() > Some(0), "{of:?}");
     let of = sum(&[told(Kind::Knob, 2 * HOUR_MS), record], &day);
     assert_eq!((of.unpriced, of.worth()), (1, Some(i128::from(60 * USD))));
     assert_eq!(

@@ -24,7 +24,13 @@ pub(super) fn lines(run: &Value) -> String {
     }
     if let Some(gain) = words::number(&run["advice_together"]) {
         let all = "all of it together, if nothing else becomes the limit";
-        lines.push(("", format!("{all}: {}", factor(gain))));
+        let is_unknown = |it: &Value| it["gain_missing"].is_string();
+        let advice = run["advice"].as_array();
+        let beside = match advice.is_some_and(|it| it.iter().any(is_unknown)) {
+            true => ", without what is unknown",
+            false => "",
+        };
+        lines.push(("", format!("{all}: {}{beside}", factor(gain))));
     }
     if let Some(said) = run["unexplained_collectives"].as_str() {
         lines.push(("hidden", said.to_owned()));
@@ -38,9 +44,11 @@ pub(super) fn lines(run: &Value) -> String {
 fn advised(advice: &Value) -> Vec<Line> {
     let [what, measured, worth, confidence] =
         ["what", "measured", "worth", "confidence"].map(|it| words::text(&advice[it]));
-    let gain = words::number(&advice["gain"]).map(factor);
-    let gain = gain.unwrap_or_else(|| words::NOTHING.to_owned());
-    let said = format!("{what} ({gain}, {worth}, confidence {confidence})");
+    let gain = match words::number(&advice["gain"]) {
+        Some(gain) => format!("{}, {worth}", factor(gain)),
+        None => format!("gain unknown: {}", words::text(&advice["gain_missing"])),
+    };
+    let said = format!("{what} ({gain}, confidence {confidence})");
     let also = advice["also"].as_array().into_iter().flatten();
     let knobs = std::iter::once(&advice["knob"]).chain(also);
     let mut lines = vec![("faster", said), ("", measured)];
@@ -83,6 +91,33 @@ faster    It waits for data: too few workers load it (1.46 × as fast, $60.17 a 
           all of it together, if nothing else becomes the limit: 1.60 × as fast
 ";
         assert_eq!(lines(&run), expected);
+    }
+
+    #[test]
+    fn what_nobody_knows_the_gain_of_says_so_and_claims_none() {
+        let known = |gain: f64| {
+            let knob = json!({"name": "num_workers", "today": "4", "proposed": "6"});
+            json!({
+                "what": "It waits for data", "measured": "data wait 33 %", "gain": gain, "gain_missing": null,
+                "worth": "$60.17 a day", "confidence": "high", "knob": knob, "also": [],
+            })
+        };
+        let unknown = json!({
+            "what": "Its batches come from memory that is not pinned", "measured": "data wait 33 %",
+            "gain": null, "gain_missing": "no reading tells", "worth": "unknown, as its gain is",
+            "confidence": "low", "also": [],
+            "knob": {"name": "pin_memory", "today": "off", "proposed": "on"},
+        });
+        let alone = json!({"advice": [&unknown], "advice_together": null});
+        let expected = "\
+faster    Its batches come from memory that is not pinned (gain unknown: no reading tells, confidence low)
+          data wait 33 %
+          pin_memory: off → on
+";
+        assert_eq!(lines(&alone), expected);
+        let three = json!({"advice": [known(1.4), known(1.2), &unknown], "advice_together": 1.6});
+        let together = "limit: 1.60 × as fast, without what is unknown\n";
+        assert!(lines(&three).ends_with(together), "{}", lines(&three));
     }
 
     #[test]

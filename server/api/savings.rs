@@ -50,9 +50,9 @@ pub struct AdvisedRow {
     pub kind: &'static str,
     /// How many were given.
     pub given: usize,
-    /// What these were worth a day, of those with a price; null where none has one.
+    /// What these were worth a day, of those of which that is known; null where it is of none.
     pub worth_nano_per_day: Option<i64>,
-    /// How many of those given have no price.
+    /// How many of those given have no price, or a gain that nobody knows.
     pub without_price: usize,
     /// How many were taken.
     pub taken: usize,

@@ -10,7 +10,7 @@
 //! over while it rests, or half of its clocks cannot be read.
 //!
 //! Limits: [`FORGET_NS`]; 272 bytes a GPU and 2 KiB a job. A job is judged after 25 ticks at work, and a GPU
-//! named 7 ticks after its clock fell.
+//! named 6 ticks after its clock fell.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -220,6 +220,7 @@ fn gpu_use((run, step_s): (&Run, f64), gpus: &[Live], card: Option<&str>, specs:
             gpus.iter().filter_map(|it| value(it, &gpu::NVLINKS_ACTIVE)),
             spec,
         ),
+        pcie_received: mean(gpus.iter().filter_map(machines::pcie_received)),
     }
 }
 

@@ -172,11 +172,13 @@ fn advice(look: &Look<'_>, key: &RunKey) -> Option<String> {
     let first = advise(&profile).into_iter().next()?;
     let today = first.knob.today.as_deref().unwrap_or("not told");
     let knob = &first.knob;
+    let gain = match first.gain() {
+        Ok(gain) => format!("about {gain:.2} × as fast"),
+        Err(_) => "gain unknown".to_owned(),
+    };
     Some(format!(
-        "First: {} from {today} to {}, about {:.2} × as fast.",
-        knob.name,
-        knob.proposed,
-        first.gain()
+        "First: {} from {today} to {}, {gain}.",
+        knob.name, knob.proposed
     ))
 }
 

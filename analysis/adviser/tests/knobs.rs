@@ -77,7 +77,7 @@ fn a_loader_is_told_all_that_it_has_off() {
         [
             "prefetch_factor: 2 → 4",
             "persistent_workers: off → on",
-            "pin_memory: off → on"
+            "pin_memory: off → on, with copies that are non_blocking=True"
         ]
     );
     run.set_up.persistent_workers = Some(true);
@@ -118,7 +118,7 @@ fn times_of_nccl_say_that_it_communicates_as_far_as_the_sms_stand_idle() {
         assert_eq!(found, low, "{in_collectives:?} {sm:?} {data:?}");
         if let Some((advice, share)) = advised.first().zip(expected) {
             near(advice.share, share);
-            near(advice.removed, share / 2.0);
+            near(removed(advice), share / 2.0);
         }
         assert_eq!(self::in_collectives(&run), in_the_dark);
     }
@@ -193,7 +193,7 @@ fn communication_shrinks_by_what_the_run_is_set_up_to() {
             0.5,
         ),
     ];
-    for (change, first, others, removed) in cases {
+    for (change, first, others, expected) in cases {
         let mut run = Profile {
             communication_s: Some(0.3),
             ..well()
@@ -202,7 +202,7 @@ fn communication_shrinks_by_what_the_run_is_set_up_to() {
         let advice = only(&run);
         assert_eq!(said(&advice.knob), first);
         assert_eq!(also(&advice), others, "{first}");
-        near(advice.removed, 0.3 * removed);
+        near(removed(&advice), 0.3 * expected);
     }
     let mut run = Profile {
         communication_s: Some(0.3),

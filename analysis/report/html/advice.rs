@@ -12,9 +12,11 @@ pub(super) fn kinds(report: &Report<'_>) -> Vec<Row> {
         numbers: vec![
             sum.given.to_string(),
             match (sum.worth(), sum.unpriced) {
-                (None, _) => "no price".to_owned(),
+                (None, _) => "no price or known gain".to_owned(),
                 (Some(worth), 0) => money(worth),
-                (Some(worth), count) => format!("{}, {count} without a price", money(worth)),
+                (Some(worth), count) => {
+                    format!("{}, {count} without a price or known gain", money(worth))
+                }
             },
             sum.taken.to_string(),
             sum.saved().map_or("not measured".to_owned(), money),

@@ -64,8 +64,8 @@ impl Run {
         let against = |(slowness, it): &Middle<'_>| {
             let slowness = slowness + moved;
             let z = slowness / error;
-            let is_slow =
-                z >= by.z && slowness >= least && is_often_slow(it.x(0.0).map(|x| x + moved), by);
+            let x = it.x(0.0).map(|x| x + moved);
+            let is_slow = z >= by.z && slowness >= least && is_often_slow(x, by, SLOW_SHARE);
             is_slow.then_some((
                 it.rank,
                 Evidence {

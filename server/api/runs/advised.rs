@@ -27,22 +27,24 @@ pub struct AdviceKnown {
     pub what: &'static str,
     /// What was measured, in words.
     pub measured: String,
-    /// What to change: by it the gain is worked out.
+    /// What to change: by it the gain is worked out, where it can be.
     pub knob: KnobKnown,
     /// What to change with it: how much each of these gains is not known.
     pub also: Vec<KnobKnown>,
     /// The share of the run's time that this takes, 0 to 1.
     pub share: f64,
-    /// The share of today's time that it takes no more, 0 to 1.
-    pub removed: f64,
-    /// How many times as fast the run is with it, if nothing else becomes the limit.
-    pub gain: f64,
+    /// The share of today's time that it takes no more, 0 to 1; none with the reason in `gain_missing`.
+    pub removed: Option<f64>,
+    /// How many times as fast the run is with it, if nothing else becomes the limit; none with the reason in `gain_missing`.
+    pub gain: Option<f64>,
+    /// Why nobody can work out what it gains.
+    pub gain_missing: Option<&'static str>,
     /// What that is worth, in words.
     pub worth: String,
-    /// The same in money, in `currency` of the run; none without a price.
+    /// The same in money, in `currency` of the run; none without a price or a known gain.
     pub usd_per_day: Option<f64>,
-    /// GPU-hours that do the same work no more, each day.
-    pub gpu_hours_per_day: f64,
+    /// GPU-hours that do the same work no more, each day; none without a known gain.
+    pub gpu_hours_per_day: Option<f64>,
     /// How directly it was measured: `low`, `medium` or `high`.
     pub confidence: &'static str,
 }
@@ -50,12 +52,12 @@ pub struct AdviceKnown {
 /// What would make a run faster.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 pub struct Advised {
-    /// What would make it faster, what gains most first; empty where nothing that was measured says so, none with the
-    /// reason in `advice_missing`.
+    /// What would make it faster, what gains most first and what gains nobody knows how much last; empty where nothing that
+    /// was measured says so, none with the reason in `advice_missing`.
     pub advice: Option<Vec<AdviceKnown>>,
     /// Why nothing is advised.
     pub advice_missing: Option<&'static str>,
-    /// How many times as fast the run is with all of it together; none where there are not several.
+    /// How many times as fast the run is with all of it together whose gain is known; none where that is of fewer than two.
     pub advice_together: Option<f64>,
     /// That its GPUs stand still and nothing that was measured says why, in a sentence; none where they do not, or it is
     /// known.
@@ -100,8 +102,9 @@ fn known(told: advice::Advised) -> AdviceKnown {
         what: told.what,
         measured: told.measured,
         share: advice.share,
-        removed: advice.removed,
-        gain: advice.gain(),
+        removed: advice.removed.ok(),
+        gain: advice.gain().ok(),
+        gain_missing: advice.removed.err(),
         worth: told.worth,
         usd_per_day: told.nano_usd_per_day.map(|it| it as f64 / 1e9),
         gpu_hours_per_day: told.gpu_hours_per_day,

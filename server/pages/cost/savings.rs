@@ -123,11 +123,11 @@ fn advised_row((kind, sum): (Kind, Sum), currency: &str) -> AdvisedRow {
         kind: kind.words(),
         given: sum.given,
         worth: match (sum.worth(), sum.unpriced) {
-            (None, _) => "no price".to_owned(),
+            (None, _) => "no price or known gain".to_owned(),
             (Some(worth), 0) => format!("{} a day", amount(currency, worth)),
             (Some(worth), count) => {
                 let worth = amount(currency, worth);
-                format!("{worth} a day, {count} without a price")
+                format!("{worth} a day, {count} without a price or known gain")
             }
         },
         taken: sum.taken,

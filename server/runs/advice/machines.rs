@@ -1,12 +1,17 @@
-//! What machines a run is on: how many nodes, how many of their CPUs a rank may use, whether its cards have NVLink.
+//! What machines a run is on: how many nodes, how many of their CPUs a rank may use, whether its cards have NVLink, how busy
+//! their PCIe links are.
 //!
 //! Of the CPUs of a rank its process tells how many it may use (`cpus` in its fingerprint, of all ranks that `cpus.ranks`
 //! counts); of one that does not, only the node's are known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::gpu_specs::Spec;
+use gpufleet_telemetry::pcie;
 
+use super::value;
+use crate::fleet::Live;
 use crate::runs::Run;
 
 /// How many nodes a run is on; none where that may be one and not all of its ranks are known to be on it.
@@ -50,16 +55,27 @@ pub(super) fn has_nvlink(up: impl Iterator<Item = f64>, spec: Option<&Spec>) -> 
     most.or_else(|| has_none.map(|_| false))
 }
 
+/// What a card receives over PCIe ÷ what its link, as it is now, could move one way.
+pub(super) fn pcie_received(card: &Live) -> Option<f64> {
+    let generation = value(card, &gpu::PCIE_GENERATION)? as u32;
+    let lanes = value(card, &gpu::PCIE_WIDTH)? as u32;
+    let link = pcie::bytes_per_second(generation, lanes).filter(|it| *it > 0.0)?;
+    Some(value(card, &gpu::PCIE_RECEIVED)? / link)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use gpufleet_telemetry::catalog::Metric;
     use gpufleet_telemetry::gpu_specs::Specs;
-    use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+    use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
     use gpufleet_telemetry::training::Trust;
 
     use super::super::set_up::tests::told;
     use super::*;
+    use crate::fleet::LiveValue;
+    use crate::view::fixture;
 
     #[test]
     fn cpus_of_a_rank_are_what_its_process_may_use_and_no_more_than_the_nodes() {
@@ -150,5 +166,31 @@ mod tests {
             let found = has_nvlink(up.iter().copied(), specs.lookup(card));
             assert_eq!(found, expected, "{up:?} {card}");
         }
+    }
+
+    #[test]
+    fn a_link_is_as_busy_as_what_it_receives_is_of_what_it_could() {
+        let busy = |readings: &[(Metric, f64)]| {
+            let mut card = fixture::live("prod", "a", ResourceKind::Gpu, "GPU-1", Origin::Live);
+            let at = card.last_point;
+            let readings = readings.iter().map(|(metric, it)| LiveValue {
+                metric: metric.id,
+                part: None,
+                reading: Ok(*it),
+                max: None,
+                at,
+            });
+            card.values = readings.collect();
+            card.values.sort_by_key(|it| it.metric);
+            pcie_received(&card)
+        };
+        let link = [(gpu::PCIE_GENERATION, 5.0), (gpu::PCIE_WIDTH, 16.0)];
+        let received = (gpu::PCIE_RECEIVED, 6.3008e9);
+        let found = busy(&[link[0], link[1], received]).expect("all is read");
+        assert!((found - 0.1).abs() < 1e-9, "{found}");
+        assert_eq!(busy(&link), None);
+        assert_eq!(busy(&[link[0], received]), None);
+        let none = [link[0], (gpu::PCIE_WIDTH, 0.0), received];
+        assert_eq!(busy(&none), None, "no link");
     }
 }

@@ -22,11 +22,11 @@ pub struct Advised {
     pub measured: String,
     /// The knob, today and proposed, and those that are changed with it.
     pub knobs: Vec<String>,
-    /// By how much the run gains.
+    /// By how much the run gains, or why nobody knows.
     pub gain: String,
-    /// GPU-hours that do the same work no more, each day.
-    pub gpu_hours_per_day: f64,
-    /// What they cost, nano-USD; none without a price.
+    /// GPU-hours that do the same work no more, each day; none where the gain is not known.
+    pub gpu_hours_per_day: Option<f64>,
+    /// What they cost, nano-USD; none without a price, or these.
     pub nano_usd_per_day: Option<i64>,
     /// What that is worth.
     pub worth: String,
@@ -37,9 +37,9 @@ pub struct Advised {
 /// All of it, and what following all of it would give.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Advisory {
-    /// What gains most first.
+    /// What gains most first, last of what nobody knows what it gains.
     pub all: Vec<Advised>,
-    /// How much faster the run is that follows all of them; none of a single one.
+    /// How much faster the run is that follows all of those whose gain is known; none where these are not several.
     pub gain_together: Option<f64>,
     /// The same in words.
     pub together: Option<String>,
@@ -50,14 +50,19 @@ pub struct Advisory {
 /// The advice for a run, of which this is known; what it is worth is in this currency.
 pub fn advisory(profile: &Profile, run: &Run, currency: &str) -> Advisory {
     let all = advise(profile);
-    let gain_together = (all.len() > 1).then(|| together(&all));
+    let known = all.iter().filter(|it| it.removed.is_ok()).count();
+    let gain_together = (known > 1).then(|| together(&all));
+    let beside = match known < all.len() {
+        true => ", without what is unknown",
+        false => "",
+    };
     Advisory {
         all: all
             .into_iter()
             .map(|it| advised(it, profile, currency))
             .collect(),
         gain_together,
-        together: gain_together.map(factor),
+        together: gain_together.map(|it| factor(it) + beside),
         unexplained: [unexplained(profile, run), maybe_hidden(profile)]
             .into_iter()
             .flatten()
@@ -82,7 +87,8 @@ fn said(knob: &Knob) -> String {
 }
 
 fn advised(advice: Advice, profile: &Profile, currency: &str) -> Advised {
-    let gpu_hours_per_day = 24.0 * profile.gpus as f64 * advice.removed;
+    let of_a_day = 24.0 * profile.gpus as f64;
+    let gpu_hours_per_day = advice.removed.ok().map(|it| of_a_day * it);
     let nano_usd_per_day = advice.nano_usd_per_day(profile);
     Advised {
         what: what(advice.bottleneck),
@@ -92,12 +98,16 @@ fn advised(advice: Advice, profile: &Profile, currency: &str) -> Advised {
             .chain(&advice.also)
             .map(said)
             .collect(),
-        gain: factor(advice.gain()),
+        gain: match advice.gain() {
+            Ok(gain) => factor(gain),
+            Err(why) => format!("unknown: {why}"),
+        },
         gpu_hours_per_day,
         nano_usd_per_day,
-        worth: match nano_usd_per_day {
-            Some(nano) => format!("{} a day", money(currency, nano)),
-            None => format!("{gpu_hours_per_day:.1} GPU-hours a day, without a price"),
+        worth: match (nano_usd_per_day, gpu_hours_per_day) {
+            (Some(nano), _) => format!("{} a day", money(currency, nano)),
+            (None, Some(hours)) => format!("{hours:.1} GPU-hours a day, without a price"),
+            (None, None) => "unknown, as its gain is".to_owned(),
         },
         confidence: advice.confidence.name(),
         advice,
@@ -118,6 +128,7 @@ const fn what(bottleneck: Bottleneck) -> &'static str {
         Bottleneck::DataUnknown => {
             "It waits for data: whether for want of workers or for its storage the node does not tell (no PSI)"
         }
+        Bottleneck::DataNotPinned => "Its batches come from memory that is not pinned",
         Bottleneck::HostSync => "It waits for the host: synchronisations",
         Bottleneck::HostWork => "It waits for the host: what it does after a synchronisation",
         Bottleneck::Communication => "It waits for communication",
@@ -160,7 +171,8 @@ mod tests {
         let told = advisory(&profile, &Run::default(), "USD");
         assert_eq!(told.all.len(), 1);
         let advice = &told.all[0];
-        assert_eq!(advice.knobs, ["num_workers: 4 → 6", "pin_memory: off → on"]);
+        let pinned = "pin_memory: off → on, with copies that are non_blocking=True";
+        assert_eq!(advice.knobs, ["num_workers: 4 → 6", pinned]);
         assert_eq!(
             (&*advice.gain, advice.confidence),
             ("1.46 × as fast", "high")
@@ -172,6 +184,18 @@ mod tests {
         profile.nano_usd_per_gpu_second = None;
         let worth = &advisory(&profile, &Run::default(), "USD").all[0].worth;
         assert!(worth.contains("without a price"), "{worth}");
+        // With workers enough nobody knows what is left to gain, whatever its GPUs cost.
+        profile.nano_usd_per_gpu_second = Some(1_000_000_000 / 3_600);
+        profile.set_up.num_workers = Some(26);
+        let told = advisory(&profile, &Run::default(), "USD");
+        let advice = &told.all[0];
+        assert_eq!(advice.knobs, [pinned]);
+        assert_eq!(
+            (advice.gpu_hours_per_day, advice.nano_usd_per_day),
+            (None, None)
+        );
+        assert!(advice.gain.starts_with("unknown: "), "{}", advice.gain);
+        assert_eq!(advice.worth, "unknown, as its gain is");
         profile.data_wait_s = None;
         assert!(
             advisory(&profile, &Run::default(), "USD").all.is_empty(),

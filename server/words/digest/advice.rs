@@ -18,10 +18,11 @@ pub(super) fn words(it: &Summary) -> Option<String> {
         count => format!(" (of {count} what was saved is not measured)"),
     };
     let worth = match (sum.worth(), sum.unpriced) {
-        (None, _) => "without a price".to_owned(),
+        (None, _) => "without a price or known gain".to_owned(),
         (Some(worth), 0) => format!("worth {} a day", money(worth)),
         (Some(worth), count) => {
-            format!("worth {} a day ({count} without a price)", money(worth))
+            let worth = money(worth);
+            format!("worth {worth} a day ({count} without a price or known gain)")
         }
     };
     Some(format!(

@@ -254,7 +254,10 @@ fn advice_is_said_with_what_was_taken_of_it_and_saved_and_what_is_not_kept_is_no
     assert_eq!(both.figures["advice"]["given"], 6);
     (it.advised.unpriced, it.advised.measured) = (3, (0, 2));
     let said = say(&it, "x");
-    assert!(said.text.contains("3 given, without a price; 2 taken"));
+    assert!(
+        said.text
+            .contains("3 given, without a price or known gain; 2 taken")
+    );
     assert!(said.text.contains("against before: not measured"));
     let figures = &said.figures["advice"];
     assert!(figures["worth_per_day"].is_null() && figures["saved"].is_null());
