@@ -85,11 +85,10 @@ impl Highest {
         self.held.front().map(|it| it.1)
     }
 
-    /// What is lower and older will never be the highest, and neither will what is lower and as old.
+    /// What is lower than a later one will never be the highest, and neither will what is no higher and as old.
     fn keep(&mut self, second: i64, held: Held) {
-        while self.held.back().is_some_and(|it| it.1.value < held.value) {
-            self.held.pop_back();
-        }
+        let no_lower = self.held.partition_point(|it| it.1.value >= held.value);
+        self.held.truncate(no_lower);
         if self.held.back().is_none_or(|it| it.0 < second) {
             self.held.push_back((second, held));
         }
