@@ -7,12 +7,17 @@
 //! far off, so that a burst does not teach them; after 200 steps above it a loss is the new trend.
 //! Price: the GPU-time since the onset, which is the checkpoint question too.
 //!
+//! Bursts between two steps: who tells one reading of many tells beside it what three in a row of all of them held
+//! ([`Held`]): a loss 6σ and a quarter above its trend, a gradient norm as above. That is above a threshold exactly when
+//! three single readings are, so it needs no other for how many there were. It teaches nothing.
+//!
 //! Measured: seeded curves in the tests (a falling curve with heavy tails is quiet for 20,000 steps);
 //! there are no real curves beside this repository to replay.
 //!
 //! Limits: state ≤64 bytes a run. The first 200 steps only teach; a loss that nobody reads is no
 //! finding, it has no steps here; loss that rises slower than its trend follows is not seen.
 
+use gpufleet_telemetry::training::Held;
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
@@ -28,6 +33,8 @@ pub const DIVERGED_STEPS: u8 = 20;
 pub const BURST_STEPS: u8 = 3;
 /// See [`BURST_STEPS`].
 pub const BURST_RATIO: f64 = 3.0;
+/// How much above its trend a loss that was held has to be, as a part of it: with other data it changes by less.
+pub const LOSS_BURST_PART: f64 = 0.25;
 /// Steps that skips are counted over, and the most that are usual.
 pub const SKIP_STEPS: u32 = 200;
 /// See [`SKIP_STEPS`]: 5 % of them.
@@ -47,7 +54,7 @@ const DEVIATION_TO_SIGMA: f64 = 1.2533;
 /// Least σ as a part of the trend: losses are printed no finer.
 const SIGMA_FLOOR: f64 = 1e-3;
 /// The state's version: another is not read, the watch begins anew.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// From when numbers are wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -80,6 +87,8 @@ pub enum Trouble {
     NotFinite,
     /// The loss left its trend upwards and stays there.
     Diverged,
+    /// The loss was above its trend for a moment.
+    LossBurst,
     /// The gradient norm left its trend.
     GradientBurst,
     /// The loss scaler skips too many steps.
@@ -97,6 +106,10 @@ pub struct Step {
     pub loss: Option<f64>,
     /// The norm of the gradient.
     pub gradient_norm: Option<f64>,
+    /// The highest loss that was held since the step before, where steps between the two were read.
+    pub loss_held: Option<Held>,
+    /// The same of the norm of the gradient.
+    pub gradient_norm_held: Option<Held>,
     /// Whether the loss scaler skipped it.
     pub is_skipped: bool,
 }
@@ -106,7 +119,8 @@ pub struct Step {
 pub struct Finding {
     /// What is wrong.
     pub trouble: Trouble,
-    /// The first step of it.
+    /// The first step that may be of it, the one after the last that was read and was well; of a burst between two steps
+    /// that are told, the first of the three readings that were highest.
     pub since_step: u64,
 }
 
@@ -118,12 +132,22 @@ struct Trend {
     seen: u16,
 }
 
+/// From which step on each trouble counts: the lower half of its number.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+struct Onsets {
+    not_finite: u32,
+    above: u32,
+    burst: u32,
+    same: u32,
+}
+
 /// What is kept of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Watch {
     last_step: u64,
     loss: Trend,
     norm: Trend,
+    from: Onsets,
     /// The last loss' bits, folded.
     bits: u32,
     same: u16,
@@ -148,6 +172,19 @@ impl Trend {
     /// How many σ a value is above the trend; none while it learns.
     fn above(self, value: f64) -> Option<f64> {
         (self.seen >= LEARN_STEPS).then(|| (value - f64::from(self.middle)) / self.sigma())
+    }
+
+    /// Whether a loss is so far above the trend that it need not stay there.
+    fn is_loss_burst(self, loss: f64, by: &Thresholds) -> bool {
+        let middle = f64::from(self.middle);
+        let is_high = loss - middle > LOSS_BURST_PART * middle.abs();
+        is_high && self.above(loss).is_some_and(|it| it >= by.sigmas)
+    }
+
+    /// The same of a gradient norm.
+    fn is_norm_burst(self, norm: f64, by: &Thresholds) -> bool {
+        let is_high = norm > BURST_RATIO * f64::from(self.middle);
+        is_high && self.above(norm).is_some_and(|it| it >= by.sigmas)
     }
 
     fn learn(&mut self, value: f64) {
@@ -198,13 +235,20 @@ impl Watch {
         if step.step <= self.last_step && self.last_step > 0 {
             return Vec::new();
         }
+        if self.last_step == 0 {
+            // What was before the first step that is seen nobody knows.
+            self.from = Onsets::all(step.step);
+        }
         self.last_step = step.step;
+        // By what was learnt before this step.
+        let held = self.held(step, by);
         let is_broken = |value: Option<f64>| value.is_some_and(|it| !it.is_finite());
         let is_read = step.loss.is_some() || step.gradient_norm.is_some();
         if is_broken(step.loss) || is_broken(step.gradient_norm) {
             self.not_finite = self.not_finite.saturating_add(1);
         } else if is_read {
             self.not_finite = 0;
+            self.from.not_finite = self.next_step();
         }
         if let Some(loss) = step.loss.filter(|it| it.is_finite()) {
             self.take_loss(loss, by);
@@ -213,40 +257,57 @@ impl Watch {
             self.take_norm(norm, by);
         }
         self.count_skip(step.is_skipped);
-        self.findings(by)
+        self.findings(by, held)
+    }
+
+    /// The lower half of the number of the step after this one.
+    fn next_step(&self) -> u32 {
+        self.last_step.wrapping_add(1) as u32
+    }
+
+    /// From which step on loss and gradient norm were held too high, where they were.
+    fn held(&self, step: &Step, by: &Thresholds) -> [Option<u64>; 2] {
+        let loss = step.loss_held;
+        let loss = loss.filter(|it| self.loss.is_loss_burst(it.value, by));
+        let norm = step.gradient_norm_held;
+        let norm = norm.filter(|it| self.norm.is_norm_burst(it.value, by));
+        // Who tells it may say any step.
+        [loss, norm].map(|it| it.map(|it| it.step.min(step.step)))
     }
 
     fn take_loss(&mut self, loss: f64, by: &Thresholds) {
         let bits = loss.to_bits();
         let folded = (bits ^ (bits >> 32)) as u32;
         let is_same = folded == self.bits && self.loss.seen > 0;
-        self.same = if is_same {
-            self.same.saturating_add(1)
+        if is_same {
+            self.same = self.same.saturating_add(1);
         } else {
-            1
-        };
+            self.same = 1;
+            self.from.same = self.last_step as u32;
+        }
         self.bits = folded;
         let is_above = self.loss.above(loss).is_some_and(|it| it >= by.sigmas);
         if !is_above {
             self.above = 0;
+            self.from.above = self.next_step();
             self.loss.learn(loss);
             return;
         }
         self.above = self.above.saturating_add(1);
         if self.above >= ACCEPT_STEPS {
             self.above = 0;
+            self.from.above = self.next_step();
             self.loss = Trend::default();
         }
     }
 
     fn take_norm(&mut self, norm: f64, by: &Thresholds) {
-        let is_high = norm > BURST_RATIO * f64::from(self.norm.middle);
-        let is_above = self.norm.above(norm).is_some_and(|it| it >= by.sigmas);
-        self.burst = if is_high && is_above {
-            self.burst.saturating_add(1)
+        if self.norm.is_norm_burst(norm, by) {
+            self.burst = self.burst.saturating_add(1);
         } else {
-            0
-        };
+            self.burst = 0;
+            self.from.burst = self.next_step();
+        }
         self.norm.learn(norm);
     }
 
@@ -271,38 +332,52 @@ impl Watch {
         u32::from(self.skips) + u32::from(self.skips_before) * left / SKIP_STEPS
     }
 
-    fn findings(&self, by: &Thresholds) -> Vec<Finding> {
-        let since = |steps: u32| (self.last_step + 1).saturating_sub(u64::from(steps));
+    /// The whole number of a step up to the last one.
+    fn step_of(&self, from: u32) -> u64 {
+        let behind = (self.last_step as u32).wrapping_sub(from);
+        self.last_step.saturating_sub(u64::from(behind))
+    }
+
+    fn findings(&self, by: &Thresholds, [loss, norm]: [Option<u64>; 2]) -> Vec<Finding> {
+        let since = |is_wrong: bool, from: u32| is_wrong.then(|| self.step_of(from));
+        let is_broken = f64::from(self.not_finite) >= by.not_finite_steps;
+        let has_diverged = f64::from(self.above) >= by.steps;
+        let has_burst = since(self.burst >= BURST_STEPS, self.from.burst);
+        let is_stuck = f64::from(self.same) >= by.stuck_steps;
+        let window = self.last_step.saturating_add(1);
+        let window = window.saturating_sub(u64::from(SKIP_STEPS));
         let rows = [
+            (Trouble::NotFinite, since(is_broken, self.from.not_finite)),
+            (Trouble::Diverged, since(has_diverged, self.from.above)),
+            // What stays there is no burst.
+            (Trouble::LossBurst, loss.filter(|_| !has_diverged)),
+            (Trouble::GradientBurst, has_burst.or(norm)),
             (
-                Trouble::NotFinite,
-                f64::from(self.not_finite) >= by.not_finite_steps,
-                u32::from(self.not_finite),
+                Trouble::Skipping,
+                (self.skipped() > MOST_SKIPS).then_some(window),
             ),
-            (
-                Trouble::Diverged,
-                f64::from(self.above) >= by.steps,
-                u32::from(self.above),
-            ),
-            (
-                Trouble::GradientBurst,
-                self.burst >= BURST_STEPS,
-                u32::from(self.burst),
-            ),
-            (Trouble::Skipping, self.skipped() > MOST_SKIPS, SKIP_STEPS),
-            (
-                Trouble::Stuck,
-                f64::from(self.same) >= by.stuck_steps,
-                u32::from(self.same),
-            ),
+            (Trouble::Stuck, since(is_stuck, self.from.same)),
         ];
-        let wrong = rows.into_iter().filter(|row| row.1);
-        wrong
-            .map(|(trouble, _, steps)| Finding {
+        let finding = |(trouble, since_step): (Trouble, Option<u64>)| {
+            since_step.map(|since_step| Finding {
                 trouble,
-                since_step: since(steps),
+                since_step,
             })
-            .collect()
+        };
+        rows.into_iter().filter_map(finding).collect()
+    }
+}
+
+impl Onsets {
+    /// All from this step on.
+    const fn all(step: u64) -> Self {
+        let step = step as u32;
+        Self {
+            not_finite: step,
+            above: step,
+            burst: step,
+            same: step,
+        }
     }
 }
 

@@ -111,7 +111,7 @@ bases! {
     /// Work that is in no checkpoint, of a run that tells of none.
     SinceStart: AtStake = "what the run's GPUs did since it began, which is lost if it fails now: it has told of no checkpoint",
     /// Work since a sign that it may be worth nothing.
-    IfItFollows: AtStake = "what the run's GPUs did since it began, which is worth nothing if the loss follows",
+    IfItFollows: AtStake = "what the run's GPUs did since it began, which is worth nothing if the loss stays high",
     /// GPUs of which nothing is known.
     NotObserved: Unobserved = "the time of its GPUs of which nobody can say what they did",
     /// What repeats.

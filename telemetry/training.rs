@@ -11,6 +11,8 @@
 
 mod fingerprint;
 
+mod held;
+
 use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,7 @@ pub use collectives::{CollectivesFrom, collective_id, collective_of};
 pub use fingerprint::{
     MAX_FINGERPRINT_BYTES, MAX_FINGERPRINT_PARTS, fingerprint_attributes, fingerprint_of,
 };
+pub use held::{HIGHEST_S, Held, Highest, IN_A_ROW};
 pub use phase::Phase;
 
 /// Longest namespace, name or uid: what the shared memory has room for, and the longest name a

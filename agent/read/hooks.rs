@@ -84,7 +84,7 @@ section! {
 }
 
 /// Most ranks that are read at once: twice the 64 processes of a node, for a run that is replaced.
-/// At 125 series each they leave room for the GPUs'.
+/// At 130 series each they leave room for the GPUs'.
 const MAX_RANKS: usize = 128;
 
 /// Shortest time between two questions to NCCL's RAS service, seconds: an answer takes up to five.

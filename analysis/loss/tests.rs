@@ -26,7 +26,7 @@ fn troubles(seed: u64, steps: u64, change: impl Fn(&mut Step)) -> Vec<(Trouble, 
             step: number,
             loss: Some(curve(&mut random, number)),
             gradient_norm: Some(0.5 + 0.2 * random.random::<f64>()),
-            is_skipped: false,
+            ..Step::default()
         };
         change(&mut step);
         for finding in watch.observe(&step) {
@@ -133,6 +133,85 @@ fn what_nobody_reads_is_nothing_and_a_gap_does_not_end_a_trouble() {
 }
 
 #[test]
+fn a_trouble_that_is_seen_in_each_tenth_step_alone_is_of_the_steps_since_the_last_that_was_well() {
+    type Change = dyn Fn(&mut Step);
+    let rows: [(Trouble, &Change); 3] = [
+        (Trouble::NotFinite, &|it| it.loss = Some(f64::NAN)),
+        (Trouble::Diverged, &|it| {
+            it.loss = it.loss.map(|loss| loss * 1.6);
+        }),
+        (Trouble::GradientBurst, &|it| it.gradient_norm = Some(5.0)),
+    ];
+    for (trouble, change) in rows {
+        let found = troubles(1, 10_000, |it| {
+            if it.step > 8_004 {
+                change(it);
+            }
+            if !it.step.is_multiple_of(10) {
+                (it.loss, it.gradient_norm) = (None, None);
+            }
+        });
+        assert_eq!(found, [(trouble, 8_001)]);
+    }
+}
+
+#[test]
+fn a_burst_between_two_steps_is_told_where_three_readings_in_a_row_held_it() {
+    /// What is told with step 3,000 and no later one.
+    fn with(loss: f64, norm: f64) -> Vec<(Trouble, u64)> {
+        troubles(1, 3_100, |it| {
+            if it.step == 3_000 {
+                let held = |of: Option<f64>, times: f64| {
+                    of.map(|it| Held {
+                        value: it * times,
+                        step: 2_995,
+                    })
+                };
+                it.loss_held = held(it.loss, loss);
+                it.gradient_norm_held = held(it.gradient_norm, norm);
+            }
+        })
+    }
+    assert_eq!(with(1.0, 1.0), []);
+    assert_eq!(with(1.15, 2.0), []);
+    assert_eq!(with(1.6, 1.0), [(Trouble::LossBurst, 2_995)]);
+    assert_eq!(with(1.0, 5.0), [(Trouble::GradientBurst, 2_995)]);
+    // A step that is not there yet is not believed.
+    let far = troubles(1, 3_000, |it| {
+        it.loss_held = (it.step == 3_000).then_some(Held {
+            value: 9.0,
+            step: u64::MAX,
+        });
+    });
+    assert_eq!(far, [(Trouble::LossBurst, 3_000)]);
+    // Nothing is judged before the trend is known, and a loss that stays there is no burst.
+    let early = troubles(1, 150, |it| {
+        it.loss_held = Some(Held {
+            value: 99.0,
+            step: it.step,
+        });
+    });
+    assert_eq!(early, []);
+    let mut watch = Watch::new();
+    let stays = |step: u64| {
+        let level = if step > 300 { 4.0 } else { 2.0 };
+        let loss = level + 0.001 * (step % 7) as f64;
+        Step {
+            step,
+            loss: Some(loss),
+            loss_held: (step > 302).then_some(Held { value: loss, step }),
+            ..Step::default()
+        }
+    };
+    let told = (1..=330).map(|step| watch.observe(&stays(step)));
+    let told: Vec<Vec<Trouble>> = told
+        .map(|it| it.iter().map(|it| it.trouble).collect())
+        .collect();
+    assert_eq!(told[310], [Trouble::LossBurst]);
+    assert_eq!(told[325], [Trouble::Diverged]);
+}
+
+#[test]
 fn repeated_steps_count_once() {
     let mut watch = Watch::new();
     let broken = Step {
@@ -181,7 +260,7 @@ fn the_state_is_at_most_64_bytes_and_another_version_begins_anew() {
     assert_eq!(again.restored(), watch);
     assert_eq!(
         Watch {
-            version: 2,
+            version: VERSION + 1,
             ..watch
         }
         .restored(),

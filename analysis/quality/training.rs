@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::Held;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -215,6 +216,11 @@ fn regression(part: f64, least: u32) -> Faults {
     }
 }
 
+/// The loss that a made curve has at a step but for noise.
+fn falls(step: u64) -> f64 {
+    2.0 + 9.0 / (1.0 + step as f64 / 300.0)
+}
+
 /// Troubles of a made curve: falling, with noise of 2 % and now and then a spike.
 fn troubles(seed: u64, steps: u64, change: &dyn Fn(&mut loss::Step)) -> Vec<(Trouble, u64)> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -222,12 +228,12 @@ fn troubles(seed: u64, steps: u64, change: &dyn Fn(&mut loss::Step)) -> Vec<(Tro
     let mut found: Vec<(Trouble, u64)> = Vec::new();
     for number in 1..=steps {
         let spike = if random.random_bool(0.002) { 1.5 } else { 1.0 };
-        let falls = 2.0 + 9.0 / (1.0 + number as f64 / 300.0);
         let mut step = loss::Step {
             step: number,
-            loss: Some(falls * (1.0 + 0.02 * normal(&mut random)) * spike),
+            loss: Some(falls(number) * (1.0 + 0.02 * normal(&mut random)) * spike),
             gradient_norm: Some(0.5 + 0.2 * random.random::<f64>()),
             is_skipped: random.random_bool(0.01),
+            ..loss::Step::default()
         };
         change(&mut step);
         for finding in watch.observe(&step) {
@@ -311,6 +317,22 @@ pub(super) fn faults() -> Vec<Faults> {
             it.loss = it.loss.map(|loss| loss * 1.6);
         },
     ));
+    for (times, least) in [(1.15, 0), (1.6, SEEDS)] {
+        let part = 100.0 * (times - 1.0);
+        let fault =
+            format!("a loss held {part:.0} % above its trend for ten steps that are not told");
+        let burst = |it: &mut loss::Step| match it.step - FROM {
+            0..10 => it.loss = None,
+            10 => {
+                it.loss_held = Some(Held {
+                    value: falls(FROM) * times,
+                    step: FROM,
+                });
+            }
+            _ => {}
+        };
+        rows.push(learning(&fault, Trouble::LossBurst, least, burst));
+    }
     // Three times what is usual is the least that is told.
     for (times, least) in [(2.0, 0), (4.0, SEEDS), (10.0, SEEDS)] {
         let fault = format!("gradients {times} times as large for ten steps");

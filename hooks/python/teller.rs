@@ -11,7 +11,7 @@ use gpufleet_hooks_shm::process::{began_at, unix_ns};
 use gpufleet_hooks_shm::reader::{Reader, Snapshot};
 use gpufleet_hooks_tell::events::{Exit, Told, happened, missed, probed};
 use gpufleet_hooks_tell::rank::{Said, rank_id};
-use gpufleet_hooks_tell::readings::{self, Traffic};
+use gpufleet_hooks_tell::readings::{self, Kept};
 use gpufleet_telemetry::catalog::{self, Kind};
 use gpufleet_telemetry::event::{Event, Severity};
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
@@ -39,7 +39,7 @@ pub(crate) struct Teller {
 struct Waiting {
     reader: Option<Reader>,
     told: Told,
-    traffic: Traffic,
+    kept: Kept,
     packer: Packer,
     events: VecDeque<Event>,
     blocks: Vec<StepBlock>,
@@ -135,7 +135,7 @@ impl Waiting {
             .extend(probed(&resource, &snapshot, &mut self.told));
         let over = self.events.len().saturating_sub(MAX_EVENTS);
         self.events.drain(..over);
-        let samples = readings::of(std::iter::once(&snapshot), now, &mut self.traffic);
+        let samples = readings::of(std::iter::once(&snapshot), now, &mut self.kept);
         let since = snapshot.header.created_at.unwrap_or(now.0);
         Ok(Some((resource, samples, since)))
     }

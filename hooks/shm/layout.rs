@@ -39,6 +39,9 @@ pub const STEPS: usize = 2048;
 /// Collectives kept one by one.
 pub const COLLECTIVES: usize = 1024;
 
+/// Losses, and gradient norms, kept one by one: ten a second are read of a GPU, so an agent may be late by 12 s.
+pub const READINGS: usize = 128;
+
 /// Collectives in flight at once: one bit each of one word.
 pub const IN_FLIGHT: usize = 64;
 
@@ -266,6 +269,32 @@ section! {
         non_finite_gradients: Word,
         /// For later.
         reserved: [Word; 13],
+    }
+}
+
+section! {
+    /// A value that was read.
+    ReadingRecord {
+        /// Twice its record number (from 1), plus 1 while it is written.
+        state: Word,
+        /// f64.
+        value: Word,
+        /// The step.
+        step: Word,
+        /// When it was read.
+        at: Word,
+    }
+}
+
+section! {
+    /// Every value of a kind that was read lately.
+    Readings {
+        /// Records begun. A client that writes only the last value leaves 0.
+        started: Word,
+        /// For later.
+        reserved: [Word; 7],
+        /// Ring: record n is at n modulo 128.
+        recent: [ReadingRecord; READINGS],
     }
 }
 
@@ -671,6 +700,10 @@ section! {
         probe_reason: Text<MESSAGE_WORDS>,
         /// The last profile that was asked for.
         profile: Profile,
+        /// The losses that were read lately.
+        losses: Readings,
+        /// The gradient norms.
+        gradient_norms: Readings,
         /// For later: whole sections.
         reserved: [Word; TAIL_WORDS],
     }
@@ -696,7 +729,8 @@ const USED_BYTES: usize = size_of::<Header>()
     + size_of::<Collectives>()
     + STEPS * size_of::<StepRecord>()
     + size_of::<Text<MESSAGE_WORDS>>()
-    + size_of::<Profile>();
+    + size_of::<Profile>()
+    + 2 * size_of::<Readings>();
 
 const _: () = assert!(
     size_of::<Region>() == SIZE_BYTES,

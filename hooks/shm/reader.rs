@@ -7,6 +7,7 @@
 
 mod check;
 mod collectives;
+mod ring;
 mod sections;
 mod steps;
 
@@ -132,6 +133,10 @@ pub struct Snapshot {
     pub steps_missed: u64,
     /// How the learning goes.
     pub learning: Learning,
+    /// Losses that were read since the snapshot before, in order; those that the ring no longer has are left out.
+    pub losses: Vec<Reading>,
+    /// The same of gradient norms.
+    pub gradient_norms: Vec<Reading>,
     /// Checkpoints saved.
     pub checkpoint_saved: Option<Occasion>,
     /// Checkpoints restored.
@@ -169,6 +174,8 @@ pub struct Reader {
     session: Option<u128>,
     steps_read: u64,
     collectives_read: u64,
+    losses_read: u64,
+    gradient_norms_read: u64,
 }
 
 impl Reader {
@@ -182,6 +189,8 @@ impl Reader {
             session: None,
             steps_read: 0,
             collectives_read: 0,
+            losses_read: 0,
+            gradient_norms_read: 0,
         })
     }
 
@@ -221,6 +230,9 @@ impl Reader {
         let (together, upto) =
             collectives::together(&region.collectives, self.collectives_read, &mut check)?;
         self.collectives_read = upto;
+        let losses = sections::readings(&region.losses, &mut self.losses_read, &mut check)?;
+        let norms = &mut self.gradient_norms_read;
+        let gradient_norms = sections::readings(&region.gradient_norms, norms, &mut check)?;
         Ok(Snapshot {
             header,
             identity: sections::identity(region, &mut check),
@@ -230,6 +242,8 @@ impl Reader {
             step_numbers,
             steps_missed: missed,
             learning: sections::learning(region, &mut check),
+            losses,
+            gradient_norms,
             checkpoint_saved: sections::occasion(&region.checkpoint_saved, &mut check),
             checkpoint_restored: sections::occasion(&region.checkpoint_restored, &mut check),
             evaluation: sections::occasion(&region.evaluation, &mut check),

@@ -9,27 +9,35 @@ use gpufleet_telemetry::catalog::{Metric, training};
 use gpufleet_telemetry::identity::{Part, PartKind};
 use gpufleet_telemetry::sample::{Missing, Reading, Sample};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
-use gpufleet_telemetry::training::collective_id;
+use gpufleet_telemetry::training::{Highest, collective_id};
 
 /// Most collectives of a rank that have series, by communicator and function: a mesh of four
 /// dimensions with four functions each.
 pub const MAX_COLLECTIVES: usize = 16;
 
 /// What the collectives had moved at the last round, by communicator and function.
-pub type Traffic = BTreeMap<String, (u64, u64)>;
+type Traffic = BTreeMap<String, (u64, u64)>;
 
-/// The readings of a rank from what its regions say, the script's first. `traffic` is what was moved
-/// before, and then what is moved now.
+/// What is kept of a rank from one round to the next.
+#[derive(Debug, Default)]
+pub struct Kept {
+    traffic: Traffic,
+    loss: Highest,
+    gradient_norm: Highest,
+}
+
+/// The readings of a rank from what its regions say, the script's first; each snapshot is told once.
 pub fn of<'a>(
     snapshots: impl Iterator<Item = &'a Snapshot>,
     now: Timestamp,
-    traffic: &mut Traffic,
+    kept: &mut Kept,
 ) -> Vec<Sample> {
     let mut samples = Samples(Vec::with_capacity(64));
-    let before = std::mem::take(traffic);
+    let before = std::mem::take(&mut kept.traffic);
     for snapshot in snapshots {
         if snapshot.header.writer != Some(WriterKind::Nccl) {
             script(snapshot, now, &mut samples);
+            held(snapshot, now, kept, &mut samples);
         }
         for phase in &snapshot.phases {
             // The numbers of the phases begin at 1, here and there in the same order.
@@ -37,7 +45,7 @@ pub fn of<'a>(
                 samples.seconds(metric, phase.total_ns);
             }
         }
-        together(snapshot, now, &before, traffic, &mut samples);
+        together(snapshot, now, &before, &mut kept.traffic, &mut samples);
     }
     // Two regions that tell of one thing are one series: the script's word comes first.
     let mut seen = HashSet::new();
@@ -55,6 +63,15 @@ impl Samples {
             metric: metric.id,
             part: part.cloned(),
             reading: checked(value),
+        });
+    }
+
+    /// That there is no value yet.
+    fn missing(&mut self, metric: &Metric) {
+        self.0.push(Sample {
+            metric: metric.id,
+            part: None,
+            reading: Err(Missing::NotReady),
         });
     }
 
@@ -185,6 +202,44 @@ fn learning(snapshot: &Snapshot, samples: &mut Samples) {
         &training::NON_FINITE_GRADIENTS,
         learning.non_finite_gradients,
     );
+}
+
+/// What losses and gradient norms were at least for some readings in a row, of each that was read since the last round.
+fn held(snapshot: &Snapshot, now: Timestamp, kept: &mut Kept, samples: &mut Samples) {
+    let learning = &snapshot.learning;
+    let kinds = [
+        (
+            learning.loss,
+            &snapshot.losses,
+            &mut kept.loss,
+            [&training::LOSS_HELD, &training::LOSS_HELD_STEP],
+        ),
+        (
+            learning.gradient_norm,
+            &snapshot.gradient_norms,
+            &mut kept.gradient_norm,
+            [
+                &training::GRADIENT_NORM_HELD,
+                &training::GRADIENT_NORM_HELD_STEP,
+            ],
+        ),
+    ];
+    for (last, readings, highest, [value, step]) in kinds {
+        let readings = readings.iter();
+        let readings = readings.map(|it| (Timestamp(it.at), it.step, it.value));
+        match (highest.take(readings, now), last) {
+            (Some(held), _) => {
+                samples.push(value, None, held.value);
+                samples.count(step, held.step);
+            }
+            // Said, so that nobody keeps the last one for what is now.
+            (None, Some(_)) => {
+                samples.missing(value);
+                samples.missing(step);
+            }
+            (None, None) => {}
+        }
+    }
 }
 
 fn memory(snapshot: &Snapshot, samples: &mut Samples) {

@@ -47,6 +47,10 @@ metrics! {
     SCALER_SKIPS = counter(744, "gpufleet_training_scaler_skips_total", Rank, Unit::Count, "Steps that the gradient scaler skipped because a gradient was not finite.").in_minutes();
     NON_FINITE_LOSSES = counter(745, "gpufleet_training_non_finite_losses_total", Rank, Unit::Count, "Losses that were read and were not finite.").in_minutes();
     NON_FINITE_GRADIENTS = counter(746, "gpufleet_training_non_finite_gradients_total", Rank, Unit::Count, "Gradient norms that were read and were not finite.").in_minutes();
+    LOSS_HELD = last(747, "gpufleet_training_loss_held", Rank, Unit::Count, "The highest loss that three readings in a row did not fall below in the last minute: of each that was read, also between two ticks. Missing where fewer were read.");
+    LOSS_HELD_STEP = last(748, "gpufleet_training_loss_held_step", Rank, Unit::Count, "The step of the first of those three.");
+    GRADIENT_NORM_HELD = last(749, "gpufleet_training_gradient_norm_held", Rank, Unit::Count, "The highest norm of the gradient that three readings in a row did not fall below in the last minute. Missing where fewer were read.");
+    GRADIENT_NORM_HELD_STEP = last(757, "gpufleet_training_gradient_norm_held_step", Rank, Unit::Count, "The step of the first of those three.");
 
     MEMORY_ALLOCATED = gauge(750, "gpufleet_training_memory_allocated_bytes", Rank, Unit::Bytes, "Device memory in tensors, as the framework's allocator counts it.").with_max().in_minutes();
     MEMORY_RESERVED = gauge(751, "gpufleet_training_memory_reserved_bytes", Rank, Unit::Bytes, "Device memory that the framework's allocator holds from the driver.").with_max().in_minutes();

@@ -9,7 +9,7 @@ use gpufleet_hooks_shm::server::{ClientId, Leaving, Peer};
 use gpufleet_hooks_shm::words::WriterKind;
 use gpufleet_hooks_tell::events::{Exit, Told};
 use gpufleet_hooks_tell::rank::rank_id;
-use gpufleet_hooks_tell::readings::Traffic;
+use gpufleet_hooks_tell::readings::Kept;
 use gpufleet_telemetry::identity::Resource;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use uuid::Uuid;
@@ -61,8 +61,8 @@ pub(super) struct Process {
     pub(super) rank: Option<Rank>,
     /// What was told of it.
     pub(super) told: Told,
-    /// What its collectives had moved at the last round.
-    pub(super) traffic: Traffic,
+    /// What is kept of its readings from round to round.
+    pub(super) kept: Kept,
     /// Its steps on their way to the spool.
     pub(super) steps: Steps,
     /// Its longest collectives.
@@ -90,7 +90,7 @@ impl Process {
             ended_at: None,
             rank: None,
             told: Told::default(),
-            traffic: Traffic::default(),
+            kept: Kept::default(),
             steps: Steps::default(),
             longest: Longest::new(),
             probe_told: 0,

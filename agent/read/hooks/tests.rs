@@ -19,6 +19,9 @@ use gpufleet_telemetry::training::attribute as about;
 
 use super::*;
 
+#[path = "tests/bursts.rs"]
+mod bursts;
+
 #[path = "tests/ended.rs"]
 mod ended;
 

@@ -20,9 +20,9 @@ pub(super) fn of(
     now: Timestamp,
 ) -> Option<ResourceSamples> {
     let resource = Arc::clone(process.resource()?);
-    let mut traffic = std::mem::take(&mut process.traffic);
-    let mut samples = readings::of(process.snapshots(), now, &mut traffic);
-    process.traffic = traffic;
+    let mut kept = std::mem::take(&mut process.kept);
+    let mut samples = readings::of(process.snapshots(), now, &mut kept);
+    process.kept = kept;
     samples.push(sample(
         &training::COLLECTIVES_FROM,
         None,

@@ -199,6 +199,7 @@ impl Job {
             loss: Some(falls * (1.0 + 0.02 * normal(random)) * spike),
             gradient_norm: Some(0.5 + 0.2 * random.random::<f64>()),
             is_skipped: random.random_bool(0.01),
+            ..loss::Step::default()
         }
     }
 }

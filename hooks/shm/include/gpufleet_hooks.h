@@ -30,6 +30,7 @@
 #define GPUFLEET_SIZE_BYTES 327680
 #define GPUFLEET_STEPS 2048
 #define GPUFLEET_COLLECTIVES 1024
+#define GPUFLEET_READINGS 128
 #define GPUFLEET_IN_FLIGHT 64
 #define GPUFLEET_COMMUNICATORS 64
 #define GPUFLEET_FUNCTIONS 8
@@ -89,6 +90,15 @@ struct gpufleet_totals {
 
 struct gpufleet_reading {
     uint64_t sequence, value, step, at;
+};
+
+struct gpufleet_reading_record {
+    uint64_t state, value, step, at;
+};
+
+struct gpufleet_readings {
+    uint64_t started, reserved[7];
+    struct gpufleet_reading_record recent[GPUFLEET_READINGS];
 };
 
 struct gpufleet_learning {
@@ -197,7 +207,8 @@ struct gpufleet_region {
     struct gpufleet_step_record steps[GPUFLEET_STEPS];
     uint64_t probe_reason[32];
     struct gpufleet_profile profile;
-    uint64_t reserved[1592];
+    struct gpufleet_readings losses, gradient_norms;
+    uint64_t reserved[552];
 };
 
 _Static_assert(sizeof(struct gpufleet_region) == GPUFLEET_SIZE_BYTES, "one fixed size");

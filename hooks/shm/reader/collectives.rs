@@ -1,15 +1,15 @@
 //! Collectives: in flight, totals per communicator, and the records since the last snapshot.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use crate::cell::{get, get_signed, read};
-use crate::layout::{self, COLLECTIVES, COMMUNICATORS};
+use crate::layout::{self, COMMUNICATORS, Word};
 use crate::records::{Collective, Communicator, CommunicatorIndex};
 use crate::words::{Collecting, DataType, Function};
 
 use super::ReadError;
 use super::check::{Check, Reason};
-use super::steps::MOST_RECORDS;
+use super::ring::{self, Record};
 
 /// Bits of a function, a data type, a number of channels in their common word.
 const BYTE: u64 = 0xff;
@@ -177,54 +177,36 @@ fn since(
     read_upto: u64,
     check: &mut Check,
 ) -> Result<(Vec<Collective>, u64, u64), ReadError> {
-    let started = section.started.load(Ordering::Acquire);
-    if started < read_upto {
-        let (from, to) = (read_upto, started);
-        return Err(ReadError::WentBack { from, to });
-    }
-    if started > MOST_RECORDS {
-        return Err(ReadError::Count(started));
-    }
-    let mut upto = read_upto.max(started.saturating_sub(COLLECTIVES as u64));
-    let mut missed = upto - read_upto;
-    let mut found = Vec::new();
-    while upto < started {
-        let number = upto + 1;
-        let Some(record) = section.recent.get(number as usize & (COLLECTIVES - 1)) else {
-            break;
-        };
-        let wanted = number * 2;
-        let before = record.state.load(Ordering::Acquire);
-        if before < wanted || before == wanted + 1 {
-            break;
-        }
-        let words = [
-            &record.communicator,
-            &record.what,
-            &record.number,
-            &record.bytes,
-        ]
-        .map(get);
-        let started_at = get_signed(&record.started_at);
-        let durations = [&record.duration_ns, &record.wait_ns].map(get);
-        fence(Ordering::Acquire);
-        upto = number;
-        if before != wanted || get(&record.state) != wanted {
-            missed += 1;
-            continue;
-        }
+    let found = ring::since(&section.recent, &section.started, read_upto)?;
+    let mut ended = Vec::new();
+    for (_, (words, started_at, durations)) in found.records {
         if let Some(collective) = collective("collectives", words, started_at, check)
             && let [Some(duration_ns), Some(wait_ns)] =
                 durations.map(|it| check.duration("collectives", it))
         {
-            found.push(Collective {
+            ended.push(Collective {
                 duration_ns,
                 wait_ns,
                 ..collective
             });
         }
     }
-    Ok((found, missed, upto))
+    Ok((ended, found.missed, found.upto))
+}
+
+impl Record for layout::Collective {
+    /// As [`collective`] takes them, and how long it took and waited.
+    type Copied = ([u64; 4], i64, [u64; 2]);
+
+    fn state(&self) -> &Word {
+        &self.state
+    }
+
+    fn copied(&self) -> Self::Copied {
+        let words = [&self.communicator, &self.what, &self.number, &self.bytes].map(get);
+        let durations = [&self.duration_ns, &self.wait_ns].map(get);
+        (words, get_signed(&self.started_at), durations)
+    }
 }
 
 fn collective(

@@ -1,7 +1,7 @@
 //! The sections that are written now and then.
 
 use crate::cell::{get, get_bytes, get_double, get_signed, read};
-use crate::layout::{self, Region};
+use crate::layout::{self, Region, Word};
 use crate::records::{
     Axis, End, Exception, Gaps, Identity, Memory, Mesh, Now, Occasion, Pairs, Plan, Probe, Profile,
     Reading,
@@ -10,8 +10,8 @@ use crate::wire::MAX_PROFILE_STEPS;
 use crate::words::{EndKind, FlopsSource, MeshSource, Phase, ProbeVerdict, ProfileState, Untold};
 
 use super::check::{Check, Reason};
-use super::steps::MOST_RECORDS;
-use super::{Learning, PhaseTotal};
+use super::ring::{self, MOST_RECORDS, Record};
+use super::{Learning, PhaseTotal, ReadError};
 use crate::MAX_NAME_BYTES;
 
 /// Most ranks of a job: a hundred times the largest of today.
@@ -179,6 +179,38 @@ fn reading(section: &layout::Reading, check: &mut Check) -> Option<Reading> {
     let reading = check.whole("learning", copied)?;
     check.time("learning", reading.at)?;
     Some(reading)
+}
+
+/// The values of a kind that were read since record `read_upto`, which becomes the last one looked at.
+pub(super) fn readings(
+    of: &layout::Readings,
+    read_upto: &mut u64,
+    check: &mut Check,
+) -> Result<Vec<Reading>, ReadError> {
+    let found = ring::since(&of.recent, &of.started, *read_upto)?;
+    *read_upto = found.upto;
+    let mut good = |it: Reading| {
+        check.time("learning", it.at)?;
+        check.only_if(it.step <= MOST_RECORDS, "learning", Reason::Number, it)
+    };
+    let records = found.records.into_iter();
+    Ok(records.filter_map(|(_, it)| good(it)).collect())
+}
+
+impl Record for layout::ReadingRecord {
+    type Copied = Reading;
+
+    fn state(&self) -> &Word {
+        &self.state
+    }
+
+    fn copied(&self) -> Reading {
+        Reading {
+            value: get_double(&self.value),
+            step: get(&self.step),
+            at: get_signed(&self.at),
+        }
+    }
 }
 
 /// Something that happens now and then.

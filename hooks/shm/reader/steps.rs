@@ -4,17 +4,15 @@ use std::hint::spin_loop;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::cell::{get, get_double, get_signed};
-use crate::layout::{Region, STEPS, StepRecord};
+use crate::layout::{Region, StepRecord, Word};
 use crate::records::Step;
 
 use super::ReadError;
 use super::check::{Check, Reason};
+use super::ring::{self, MOST_RECORDS, Record};
 
 /// How often the totals are copied until no step is being written: writing one takes 0.1 µs.
 const TRIES: usize = 64;
-
-/// Most records of one region, and the highest number of a step: a million a second for nine years.
-pub(super) const MOST_RECORDS: u64 = 1 << 48;
 
 /// Totals over every step since the region was made.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -88,77 +86,42 @@ pub(super) fn totals(region: &Region, check: &mut Check) -> Totals {
     totals
 }
 
-/// What one record of the ring is to a reader that looks for record `number`.
-enum Record {
-    /// It.
-    Step(Step),
-    /// Not written yet.
-    Later,
-    /// A newer one, or one in writing: it is gone.
-    Gone,
-}
-
 /// Steps, each with the number of its record.
-type Found = Vec<(u64, Step)>;
+type Steps = Vec<(u64, Step)>;
 
 /// The steps after record `read`, how many of them are gone, and the last record looked at.
 pub(super) fn since(
     region: &Region,
     read: u64,
     check: &mut Check,
-) -> Result<(Found, u64, u64), ReadError> {
-    let started = region.totals.started.load(Ordering::Acquire);
-    if started < read {
-        let (from, to) = (read, started);
-        return Err(ReadError::WentBack { from, to });
-    }
-    if started > MOST_RECORDS {
-        return Err(ReadError::Count(started));
-    }
-    let oldest = started.saturating_sub(STEPS as u64);
-    let mut steps = Vec::new();
-    let mut upto = read.max(oldest);
-    let mut missed = upto - read;
-    while upto < started {
-        let number = upto + 1;
-        let Some(record) = region.steps.get(number as usize & (STEPS - 1)) else {
-            break;
-        };
-        match find(record, number) {
-            Record::Step(step) => steps.extend(good(step, check).map(|step| (number, step))),
-            Record::Gone => missed += 1,
-            // Begun and not ended: the next snapshot has it.
-            Record::Later => break,
-        }
-        upto = number;
-    }
-    Ok((steps, missed, upto))
+) -> Result<(Steps, u64, u64), ReadError> {
+    let found = ring::since(&region.steps, &region.totals.started, read)?;
+    let records = found.records.into_iter();
+    let steps = records.filter_map(|(number, step)| Some((number, good(step, check)?)));
+    Ok((steps.collect(), found.missed, found.upto))
 }
 
-fn find(record: &StepRecord, number: u64) -> Record {
-    let wanted = number.wrapping_mul(2);
-    let before = record.state.load(Ordering::Acquire);
-    if before < wanted || before == wanted | 1 {
-        return Record::Later;
+impl Record for StepRecord {
+    type Copied = Step;
+
+    fn state(&self) -> &Word {
+        &self.state
     }
-    let step = Step {
-        step: get(&record.step),
-        ended_at: get_signed(&record.ended_at),
-        wall_ns: get(&record.wall_ns),
-        busy_ns: get(&record.busy_ns),
-        data_wait_ns: get(&record.data_wait_ns),
-        comm_wait_ns: get(&record.comm_wait_ns),
-        checkpoint_ns: get(&record.checkpoint_ns),
-        evaluation_ns: get(&record.evaluation_ns),
-        tokens: get(&record.tokens),
-        samples: get(&record.samples),
-        model_flops: get_double(&record.model_flops),
-    };
-    fence(Ordering::Acquire);
-    if before == wanted && get(&record.state) == wanted {
-        Record::Step(step)
-    } else {
-        Record::Gone
+
+    fn copied(&self) -> Step {
+        Step {
+            step: get(&self.step),
+            ended_at: get_signed(&self.ended_at),
+            wall_ns: get(&self.wall_ns),
+            busy_ns: get(&self.busy_ns),
+            data_wait_ns: get(&self.data_wait_ns),
+            comm_wait_ns: get(&self.comm_wait_ns),
+            checkpoint_ns: get(&self.checkpoint_ns),
+            evaluation_ns: get(&self.evaluation_ns),
+            tokens: get(&self.tokens),
+            samples: get(&self.samples),
+            model_flops: get_double(&self.model_flops),
+        }
     }
 }
 

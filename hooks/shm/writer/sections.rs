@@ -1,7 +1,9 @@
 //! What is written now and then: identity, plan, last values, checkpoints, memory, how it ended.
 
+use std::sync::atomic::{Ordering, fence};
+
 use crate::cell::{self, Writing, add, set, set_text};
-use crate::layout::{self, Word};
+use crate::layout::{self, READINGS, Word};
 use crate::records::{Axis, End, Exception, Identity, Memory, Plan, Probe, Profile, Reading};
 use crate::wire::TAKES_PROFILE;
 use crate::words::Untold;
@@ -73,8 +75,10 @@ impl Writer {
 
     /// The loss of a step; one that is not finite is counted.
     pub fn loss(self, reading: Reading) {
-        let learning = &self.region().learning;
+        let region = self.region();
+        let learning = &region.learning;
         self.reading(&learning.loss, reading);
+        record(&region.losses, reading);
         add(
             &learning.non_finite_losses,
             u64::from(!reading.value.is_finite()),
@@ -83,8 +87,10 @@ impl Writer {
 
     /// The gradient norm of a step; one that is not finite is counted.
     pub fn gradient_norm(self, reading: Reading) {
-        let learning = &self.region().learning;
+        let region = self.region();
+        let learning = &region.learning;
         self.reading(&learning.gradient_norm, reading);
+        record(&region.gradient_norms, reading);
         add(
             &learning.non_finite_gradients,
             u64::from(!reading.value.is_finite()),
@@ -257,6 +263,21 @@ impl Writer {
             set_text(&section.text, &text);
         }
     }
+}
+
+/// Writes one record of a ring: odd, the words, even.
+fn record(ring: &layout::Readings, reading: Reading) {
+    let number = ring.started.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let Some(record) = ring.recent.get(number as usize % READINGS) else {
+        return;
+    };
+    let done = number.wrapping_mul(2);
+    set(&record.state, done.wrapping_add(1));
+    fence(Ordering::Release);
+    set(&record.value, reading.value.to_bits());
+    set(&record.step, reading.step);
+    set(&record.at, reading.at as u64);
+    record.state.store(done, Ordering::Release);
 }
 
 fn set_axis(section: &layout::Axis, axis: Axis) {

@@ -3,7 +3,8 @@
 //! Readings come each ten seconds and not each step, so that a loss stands for the steps since the last
 //! one; what was counted meanwhile, skips and values that are not finite, is spread over these steps. A
 //! loss that repeats to the bit is taken for one that was not read again, unless the gradient's norm
-//! beside it changed: scripts read the loss every hundredth step.
+//! beside it changed: scripts read the loss every hundredth step. Bursts between two readings are judged by what three of
+//! the steps between held, which the process' reader tells for a minute.
 //!
 //! Limits: the first rank that reads a loss speaks for the run; at most [`MOST_STEPS`] steps of a tick.
 
@@ -15,6 +16,7 @@ use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::{Metric, Unit, training};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::Held;
 
 use super::{RunSnapshot, place};
 use crate::runs::RankFacts;
@@ -28,6 +30,8 @@ pub(super) struct Reading {
     step: f64,
     loss: Option<f64>,
     gradient_norm: Option<f64>,
+    loss_held: Option<Held>,
+    gradient_norm_held: Option<Held>,
     not_finite: Option<f64>,
     skips: Option<f64>,
 }
@@ -63,10 +67,20 @@ impl Reading {
             (None, None) => None,
             (losses, norms) => Some(losses.unwrap_or(0.0).max(norms.unwrap_or(0.0))),
         };
+        let held = |metric: &Metric, step: &Metric| {
+            let (value, step) = value(metric).zip(value(step))?;
+            let step = step as u64;
+            Some(Held { value, step })
+        };
         Some(Self {
             step: value(&training::LAST_STEP)?,
             loss,
             gradient_norm: value(&training::GRADIENT_NORM),
+            loss_held: held(&training::LOSS_HELD, &training::LOSS_HELD_STEP),
+            gradient_norm_held: held(
+                &training::GRADIENT_NORM_HELD,
+                &training::GRADIENT_NORM_HELD_STEP,
+            ),
             not_finite,
             skips: value(&training::SCALER_SKIPS),
         })
@@ -121,6 +135,8 @@ impl Learning {
                     false => reading.loss.filter(|_| is_whole),
                 },
                 gradient_norm: reading.gradient_norm.filter(|_| is_whole),
+                loss_held: reading.loss_held.filter(|_| is_last),
+                gradient_norm_held: reading.gradient_norm_held.filter(|_| is_last),
                 is_skipped: step < skips,
             };
             found = self.watch.observe_by(&step, by);
@@ -162,6 +178,11 @@ impl Wrong {
                 "Look at the data and the learning rate at that step; go back to a checkpoint before it.",
                 worthless,
             ),
+            Trouble::LossBurst => (
+                "its loss was far above its trend for a moment",
+                "Look whether it came back, and at the data of that step; go back to a checkpoint before it if it did not.",
+                Price::at_stake(Basis::IfItFollows, losing, self.since, now),
+            ),
             Trouble::GradientBurst => (
                 "its gradients burst",
                 "Look whether the loss follows; clip gradients if it comes back.",
@@ -184,8 +205,15 @@ impl Wrong {
         let reading = |name: &str, value: Option<f64>| {
             value.map(|it| Evidence::new(name, it, None, Unit::Count))
         };
+        // Of a burst no more is known than which readings were highest.
+        let (when, held) = match self.trouble {
+            Trouble::LossBurst => ("at step", self.reading.loss_held),
+            Trouble::GradientBurst => ("at step", self.reading.gradient_norm_held),
+            _ => ("since step", None),
+        };
         let readings = [
-            reading("since step", Some(self.since_step as f64)),
+            reading(when, Some(self.since_step as f64)),
+            reading("held by three readings in a row", held.map(|it| it.value)),
             reading("loss", self.reading.loss),
             reading("gradient norm", self.reading.gradient_norm),
             reading(
@@ -199,7 +227,10 @@ impl Wrong {
             place: place(run, None),
             severity: match self.trouble {
                 Trouble::NotFinite | Trouble::Diverged => Severity::Error,
-                Trouble::GradientBurst | Trouble::Skipping | Trouble::Stuck => Severity::Warning,
+                Trouble::LossBurst
+                | Trouble::GradientBurst
+                | Trouble::Skipping
+                | Trouble::Stuck => Severity::Warning,
             },
             what: what.to_owned(),
             action: action.to_owned(),
@@ -214,94 +245,4 @@ impl Wrong {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: Timestamp = Timestamp::from_seconds(1_790_000_000);
-
-    /// A run that learns, at this tick of ten steps.
-    fn well(tick: u32) -> Reading {
-        let wobble = f64::from((tick * 7_919) % 13) / 100.0;
-        Reading {
-            step: f64::from(tick * 10),
-            loss: Some(3.0 + wobble - f64::from(tick) / 1_000.0),
-            gradient_norm: Some(0.4 + wobble / 10.0),
-            not_finite: Some(0.0),
-            skips: Some(0.0),
-        }
-    }
-
-    fn troubles(learning: &mut Learning, readings: impl Iterator<Item = Reading>) -> Vec<Trouble> {
-        let mut last = Vec::new();
-        for reading in readings {
-            let found = learning.observe(Some(&reading), &Thresholds::default(), NOW);
-            last = found.iter().map(|it| it.trouble).collect();
-        }
-        last
-    }
-
-    #[test]
-    fn a_run_that_learns_is_well_and_one_without_finite_losses_is_not() {
-        let mut learning = Learning::default();
-        assert_eq!(troubles(&mut learning, (0..300).map(well)), []);
-        let broken = (300..302).map(|tick| Reading {
-            not_finite: Some(f64::from(tick - 299) * 10.0),
-            ..well(tick)
-        });
-        assert_eq!(troubles(&mut learning, broken), [Trouble::NotFinite]);
-        let again = (302..304).map(|tick| Reading {
-            not_finite: Some(20.0),
-            ..well(tick)
-        });
-        assert_eq!(troubles(&mut learning, again), [], "it is over");
-    }
-
-    #[test]
-    fn a_loss_that_leaves_its_trend_has_diverged_and_one_that_is_read_seldom_is_not_stuck() {
-        let mut learning = Learning::default();
-        troubles(&mut learning, (0..300).map(well));
-        let high = (300..330).map(|tick| Reading {
-            loss: Some(9.0 + f64::from(tick % 3)),
-            ..well(tick)
-        });
-        assert_eq!(troubles(&mut learning, high), [Trouble::Diverged]);
-        let mut learning = Learning::default();
-        let seldom = (0..300).map(|tick| Reading {
-            step: f64::from(tick * 10),
-            ..well(tick / 100)
-        });
-        assert_eq!(troubles(&mut learning, seldom), []);
-        let stuck = (300..400).map(|tick| Reading {
-            loss: Some(2.5),
-            ..well(tick)
-        });
-        assert_eq!(troubles(&mut learning, stuck), [Trouble::Stuck]);
-    }
-
-    #[test]
-    fn a_scaler_that_skips_one_step_in_ten_is_told() {
-        let mut learning = Learning::default();
-        let skipping = (0..60).map(|tick| Reading {
-            skips: Some(f64::from(tick)),
-            ..well(tick)
-        });
-        assert_eq!(troubles(&mut learning, skipping), [Trouble::Skipping]);
-    }
-
-    #[test]
-    fn a_run_that_goes_back_is_learnt_anew_and_one_that_reads_nothing_is_not_judged() {
-        let mut learning = Learning::default();
-        let skipping = (0..60).map(|tick| Reading {
-            skips: Some(f64::from(tick)),
-            ..well(tick)
-        });
-        troubles(&mut learning, skipping);
-        assert_eq!(troubles(&mut learning, (20..40).map(well)), []);
-        assert!(
-            learning
-                .observe(None, &Thresholds::default(), NOW)
-                .is_empty()
-        );
-        assert_eq!(Reading::of(&RankFacts::default()), None);
-    }
-}
+mod tests;

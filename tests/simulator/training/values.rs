@@ -196,8 +196,19 @@ impl Points {
         let wobble = noise.around_zero(now.at.seconds(), 60);
         let share = step as f64 / now.planned_steps.unwrap_or(4_000) as f64;
         let loss = 1.62 + 9.0 / (1.0 + step as f64 / 400.0).powf(0.42) + 0.02 * wobble;
-        self.value(&training::LOSS, loss);
-        self.value(&training::GRADIENT_NORM, 0.34 + 0.05 * wobble);
+        let norm = 0.34 + 0.05 * wobble;
+        // Steps of a minute share its noise, and the loss falls: of three in a row the last is the least.
+        let first = step.saturating_sub(2) as f64;
+        for (metric, value) in [
+            (&training::LOSS, loss),
+            (&training::LOSS_HELD, loss),
+            (&training::LOSS_HELD_STEP, first),
+            (&training::GRADIENT_NORM, norm),
+            (&training::GRADIENT_NORM_HELD, norm),
+            (&training::GRADIENT_NORM_HELD_STEP, first),
+        ] {
+            self.value(metric, value);
+        }
         let decay = 0.5 + 0.5 * (share.min(1.0) * std::f64::consts::PI).cos();
         self.value(&training::LEARNING_RATE, 1.5e-5 + 1.35e-4 * decay);
         for metric in [

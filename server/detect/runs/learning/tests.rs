@@ -1,0 +1,284 @@
+//! Numbers of training as they are read each ten seconds: what goes wrong in them, what only looks it, and what is over before
+//! the next reading.
+
+use std::ops::Range;
+
+use gpufleet_telemetry::time::NANOS_PER_SECOND;
+use gpufleet_telemetry::training::Highest;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+
+const NOW: Timestamp = Timestamp::from_seconds(1_790_000_000);
+
+/// A run that learns, at this tick of ten steps.
+fn well(tick: u32) -> Reading {
+    let wobble = f64::from((tick * 7_919) % 13) / 100.0;
+    Reading {
+        step: f64::from(tick * 10),
+        loss: Some(3.0 + wobble - f64::from(tick) / 1_000.0),
+        gradient_norm: Some(0.4 + wobble / 10.0),
+        loss_held: None,
+        gradient_norm_held: None,
+        not_finite: Some(0.0),
+        skips: Some(0.0),
+    }
+}
+
+fn troubles(learning: &mut Learning, readings: impl Iterator<Item = Reading>) -> Vec<Trouble> {
+    let mut last = Vec::new();
+    for reading in readings {
+        let found = learning.observe(Some(&reading), &Thresholds::default(), NOW);
+        last = found.iter().map(|it| it.trouble).collect();
+    }
+    last
+}
+
+#[test]
+fn a_run_that_learns_is_well_and_one_without_finite_losses_is_not() {
+    let mut learning = Learning::default();
+    assert_eq!(troubles(&mut learning, (0..300).map(well)), []);
+    let broken = (300..302).map(|tick| Reading {
+        not_finite: Some(f64::from(tick - 299) * 10.0),
+        ..well(tick)
+    });
+    assert_eq!(troubles(&mut learning, broken), [Trouble::NotFinite]);
+    let again = (302..304).map(|tick| Reading {
+        not_finite: Some(20.0),
+        ..well(tick)
+    });
+    assert_eq!(troubles(&mut learning, again), [], "it is over");
+}
+
+#[test]
+fn a_loss_that_leaves_its_trend_has_diverged_and_one_that_is_read_seldom_is_not_stuck() {
+    let mut learning = Learning::default();
+    troubles(&mut learning, (0..300).map(well));
+    let high = (300..330).map(|tick| Reading {
+        loss: Some(9.0 + f64::from(tick % 3)),
+        ..well(tick)
+    });
+    assert_eq!(troubles(&mut learning, high), [Trouble::Diverged]);
+    let mut learning = Learning::default();
+    let seldom = (0..300).map(|tick| Reading {
+        step: f64::from(tick * 10),
+        ..well(tick / 100)
+    });
+    assert_eq!(troubles(&mut learning, seldom), []);
+    let stuck = (300..400).map(|tick| Reading {
+        loss: Some(2.5),
+        ..well(tick)
+    });
+    assert_eq!(troubles(&mut learning, stuck), [Trouble::Stuck]);
+}
+
+#[test]
+fn a_scaler_that_skips_one_step_in_ten_is_told() {
+    let mut learning = Learning::default();
+    let skipping = (0..60).map(|tick| Reading {
+        skips: Some(f64::from(tick)),
+        ..well(tick)
+    });
+    assert_eq!(troubles(&mut learning, skipping), [Trouble::Skipping]);
+}
+
+#[test]
+fn a_run_that_goes_back_is_learnt_anew_and_one_that_reads_nothing_is_not_judged() {
+    let mut learning = Learning::default();
+    let skipping = (0..60).map(|tick| Reading {
+        skips: Some(f64::from(tick)),
+        ..well(tick)
+    });
+    troubles(&mut learning, skipping);
+    assert_eq!(troubles(&mut learning, (20..40).map(well)), []);
+    assert!(
+        learning
+            .observe(None, &Thresholds::default(), NOW)
+            .is_empty()
+    );
+    assert_eq!(Reading::of(&RankFacts::default()), None);
+}
+
+/// A run of which each step, or each second one, is read; the last one of a tick is told, beside what three readings
+/// in a row held.
+struct Made {
+    seed: u64,
+    steps_a_tick: u64,
+    ticks: u64,
+    every: u64,
+    /// How many steps a spike lasts; one step in 500 begins one.
+    spike: u64,
+    burst: Range<u64>,
+    /// How many times as large loss and gradient norm are in spikes and bursts.
+    times: [f64; 2],
+}
+
+impl Made {
+    /// What is found, each with the step that it is told of first.
+    fn found(&self) -> Vec<(Trouble, u64)> {
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        let (mut left, mut learning) = (0, Learning::default());
+        let mut held = [Highest::default(), Highest::default()];
+        let mut found: Vec<(Trouble, u64)> = Vec::new();
+        for tick in 1..=self.ticks {
+            let now = NOW.shifted(tick as i64 * 10 * NANOS_PER_SECOND);
+            let last = tick * self.steps_a_tick;
+            let mut read = Vec::new();
+            for step in last - self.steps_a_tick + 1..=last {
+                let numbers = self.numbers(step, &mut left, &mut random);
+                if step.is_multiple_of(self.every) {
+                    read.push((step, numbers));
+                }
+            }
+            let newest = read.last().map(|it| it.1);
+            let mut of = |kind: usize| {
+                let readings = read.iter().map(|it| (now, it.0, it.1[kind]));
+                held[kind].take(readings, now)
+            };
+            let reading = Reading {
+                step: last as f64,
+                loss: newest.map(|it| it[0]),
+                gradient_norm: newest.map(|it| it[1]),
+                loss_held: of(0),
+                gradient_norm_held: of(1),
+                ..well(0)
+            };
+            for wrong in learning.observe(Some(&reading), &Thresholds::default(), now) {
+                if found.iter().all(|it| it.0 != wrong.trouble) {
+                    found.push((wrong.trouble, wrong.since_step));
+                }
+            }
+        }
+        found
+    }
+
+    /// Loss and gradient norm of a step: the one nearly normal, the other with a long tail.
+    fn numbers(&self, step: u64, left: &mut u64, random: &mut ChaCha8Rng) -> [f64; 2] {
+        if *left == 0 && random.random_bool(0.002) {
+            *left = self.spike;
+        }
+        let is_high = *left > 0 || self.burst.contains(&step);
+        *left = left.saturating_sub(1);
+        let mut noise = || {
+            let sum: f64 = (0..3).map(|_| random.random::<f64>()).sum();
+            2.0 * sum - 3.0
+        };
+        let usual = [2.5 * (1.0 + 0.02 * noise()), 0.5 * (0.3 * noise()).exp()];
+        let times = if is_high { self.times } else { [1.0; 2] };
+        [usual[0] * times[0], usual[1] * times[1]]
+    }
+}
+
+#[test]
+fn single_spikes_are_quiet_however_many_steps_a_tick_has_and_longer_ones_are_not() {
+    for steps_a_tick in [1, 10, 30] {
+        let well = Made {
+            seed: 7,
+            steps_a_tick,
+            ticks: 100_000 / steps_a_tick,
+            every: 1,
+            spike: 1,
+            burst: 0..0,
+            times: [1.6, 6.0],
+        };
+        assert_eq!(well.found(), [], "{steps_a_tick} steps a tick");
+        // The highest of a tick alone would not tell the two apart.
+        let bursts = Made {
+            ticks: 3_000 / steps_a_tick + 300,
+            spike: 3,
+            ..well
+        };
+        let found: Vec<_> = bursts.found().iter().map(|it| it.0).collect();
+        assert!(found.contains(&Trouble::LossBurst), "{found:?}");
+        assert!(found.contains(&Trouble::GradientBurst), "{found:?}");
+    }
+}
+
+#[test]
+fn ten_steps_of_a_second_between_two_readings_are_found_with_their_step() {
+    // At its begin, in its middle, and over the end of a tick; and where the reader takes each second step.
+    for (place, every) in [(0, 1), (45, 1), (95, 1), (0, 2), (45, 2), (95, 2)] {
+        let first = 205 * 100 + place + 1;
+        let made = Made {
+            seed: place,
+            steps_a_tick: 100,
+            ticks: 212,
+            every,
+            spike: 0,
+            burst: first..first + 10,
+            times: [1.6, 5.0],
+        };
+        let found = made.found();
+        let kinds: Vec<_> = found.iter().map(|it| it.0).collect();
+        assert_eq!(kinds, [Trouble::LossBurst, Trouble::GradientBurst]);
+        let is_then = found.iter().all(|it| made.burst.contains(&it.1));
+        assert!(is_then, "{found:?} of {:?}", made.burst);
+        let smaller = Made {
+            times: [1.1, 1.5],
+            ..made
+        };
+        assert_eq!(smaller.found(), []);
+    }
+}
+
+#[test]
+fn what_was_held_is_read_with_its_step_or_not_at_all_and_told_as_of_that_step() {
+    let told = [
+        (training::LAST_STEP.id, 120.0),
+        (training::LOSS.id, 2.5),
+        (training::LOSS_HELD.id, 4.0),
+        (training::LOSS_HELD_STEP.id, 112.0),
+        (training::GRADIENT_NORM_HELD.id, 0.5),
+    ];
+    let facts = RankFacts {
+        readings: told.to_vec(),
+        ..RankFacts::default()
+    };
+    let reading = Reading::of(&facts).expect("it reads a loss");
+    let held = Held {
+        value: 4.0,
+        step: 112,
+    };
+    assert_eq!(reading.loss_held, Some(held));
+    assert_eq!(reading.gradient_norm_held, None);
+    let wrong = Wrong {
+        trouble: Trouble::LossBurst,
+        since_step: held.step,
+        since: NOW,
+        reading,
+        skipped: 0.0,
+    };
+    let signal = wrong.signal(&RunSnapshot::default(), None, NOW);
+    let said = signal
+        .readings
+        .iter()
+        .map(|it| (it.name.as_str(), it.value));
+    let said: Vec<_> = said.collect();
+    assert_eq!(
+        said,
+        [
+            ("at step", 112.0),
+            ("held by three readings in a row", 4.0),
+            ("loss", 2.5)
+        ]
+    );
+    assert_eq!(signal.severity, Severity::Warning);
+}
+
+#[test]
+fn a_loss_that_diverged_is_told_from_the_last_step_on_that_was_well() {
+    let mut learning = Learning::default();
+    troubles(&mut learning, (0..300).map(well));
+    let high = (300..330).map(|tick| Reading {
+        loss: Some(9.0 + f64::from(tick % 3)),
+        ..well(tick)
+    });
+    let mut since = Vec::new();
+    for reading in high {
+        let found = learning.observe(Some(&reading), &Thresholds::default(), NOW);
+        since.extend(found.iter().map(|it| it.since_step));
+    }
+    since.dedup();
+    assert_eq!(since, [2_991], "the reading of step 2,990 was well");
+}
