@@ -1,20 +1,20 @@
-//! Who holds which GPU, and what this node is: pods by the kubelet and the Kubernetes API, Slurm jobs by
-//! cgroup, prolog, `squeue` and `scontrol`, else whose processes compute there.
+//! Who holds which GPU, and what this node is: pods by the kubelet, else by exporters, and the Kubernetes API, Slurm jobs
+//! by cgroup, prolog, `squeue` and `scontrol`, else whose processes compute there.
 //!
 //! A reader as any other: what it returns of a GPU or share are attributes, which the collector lays
 //! beside those of the reader that measures it. Nothing is looked up when a reading is taken. What the
 //! kubelet said counts for [`KEEP_FOR`]; after that nobody knows who holds a GPU, which is not the same
 //! as that nobody holds it.
 //!
-//! Read in this order: [`users`], [`kubelet`], [`devices`] and [`replicas`], [`cgroup`] and [`processes`], [`api`] and
-//! [`cluster`] with [`pods`] and [`labels`], [`slurm`], [`prolog`], [`allocations`] and [`given`], [`names`], [`look`],
-//! [`node`] and [`metadata`]; [`by_process`] and [`held`] lay it together.
+//! Read in this order: [`users`], [`kubelet`], [`exported`], [`devices`] and [`replicas`], [`cgroup`] and [`processes`],
+//! [`api`] and [`cluster`] with [`pods`] and [`labels`], [`slurm`], [`prolog`], [`allocations`] and [`given`], [`names`],
+//! [`look`], [`node`] and [`metadata`]; [`by_process`] and [`held`] lay it together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fs, io, mem};
+use std::{fs, io};
 
 use gpufleet_program::kubernetes;
 use gpufleet_program::section;
@@ -29,6 +29,8 @@ use crate::read::{NodeFacts, Read, ReadError, ReadFuture, Readers, Turn, Wiring,
 pub mod users;
 
 pub mod kubelet;
+
+pub mod exported;
 
 mod devices;
 
@@ -70,6 +72,8 @@ mod by_process;
 
 mod held;
 
+mod strange;
+
 mod resources;
 
 pub mod bytes;
@@ -77,6 +81,7 @@ pub mod bytes;
 use allocations::Allocations;
 use answers::Answers;
 use cluster::Cluster;
+use exported::{Exported, Told};
 use held::{Found, Known, Kubelet};
 use labels::Facts;
 use look::Look;
@@ -86,6 +91,7 @@ use processes::Processes;
 use prolog::Prolog;
 use slurm::Slurm;
 use standing::{Source, Standing};
+use strange::Strange;
 use users::Users;
 
 section! {
@@ -96,7 +102,7 @@ section! {
         /// Seconds between two rounds, 1 to 30.
         pub period_seconds: u64 = 5,
         /// The kubelet's socket for who has which device. A machine without its folder, outside of a pod,
-        /// is no node of Kubernetes. Empty: nobody is asked, and nobody for pods either.
+        /// is no node of Kubernetes. Empty: nobody is asked; the pods that an exporter names hold GPUs then.
         pub kubelet_socket: PathBuf =
             PathBuf::from("/var/lib/kubelet/pod-resources/kubelet.sock"),
         /// The address of the Kubernetes API, https:// unless it is on this machine. Empty: where a pod
@@ -145,6 +151,7 @@ pub struct Attribution {
     /// What the config says of the node.
     said: Facts,
     users: Arc<Users>,
+    exported: Arc<Exported>,
     /// The folder that the machine's paths are under: `/`, but in tests.
     root: PathBuf,
     /// The program that knows users that are in no file.
@@ -163,8 +170,7 @@ pub struct Attribution {
     look: Look,
     /// Who failed in the last round.
     failing: BTreeSet<Source>,
-    /// What was told of devices that cannot be placed.
-    told: (BTreeSet<String>, usize),
+    strange: Strange,
 }
 
 struct Tasks {
@@ -217,7 +223,11 @@ impl AttributeConfig {
 
 /// The reader, where the config wants it.
 pub(crate) fn readers(config: &Config, wiring: &mut Wiring) -> anyhow::Result<Readers> {
-    Ok(boxed(Attribution::new(config, Arc::clone(&wiring.users))))
+    let reader = Attribution::new(config, Arc::clone(&wiring.users));
+    Ok(boxed(reader.map(|it| Attribution {
+        exported: Arc::clone(&wiring.exported),
+        ..it
+    })))
 }
 
 impl Attribution {
@@ -235,6 +245,7 @@ impl Attribution {
             metadata_server: config.node.metadata_server.clone(),
             said: config.node.facts(),
             users,
+            exported: Arc::default(),
             root: PathBuf::from("/"),
             getent: PathBuf::from("getent"),
             is_in_pod: kubernetes::in_pod().is_some(),
@@ -246,7 +257,7 @@ impl Attribution {
             prolog: Prolog::new(&own.slurm_jobs_folder, proc),
             look: Look::new(processes),
             failing: BTreeSet::new(),
-            told: (BTreeSet::new(), 0),
+            strange: Strange::default(),
             config: own.clone(),
         })
     }
@@ -263,8 +274,12 @@ impl Attribution {
         };
         let in_cloud = tasks.metadata.as_ref().map(Metadata::known);
         let names = tasks.names.as_ref().map(Names::known).unwrap_or_default();
-        let cards = self.users.cards();
         self.ask_kubelet().await;
+        let mut cards = self.users.cards();
+        let told = match self.has_kubelet {
+            true => self.exported.lay(&mut cards),
+            false => Told::default(),
+        };
         self.look.again(&cards, &self.prolog).await;
         let unnamed = self.look.seen.looked.name(&names);
         let seen = &self.look.seen;
@@ -279,7 +294,8 @@ impl Attribution {
         let kubelet = match self.kubelet.age() {
             _ if !self.has_kubelet => Kubelet::NotHere,
             Some(age) if age <= KEEP_FOR => Kubelet::Said(&self.list),
-            _ => Kubelet::NotHeard(why),
+            _ if told.is_empty() => Kubelet::NotHeard(why),
+            _ => Kubelet::ByExporter(&told, why),
         };
         let found = held::found(&Known {
             cards: &cards,
@@ -297,7 +313,7 @@ impl Attribution {
         let mut events = self.events(&sources, turn);
         let metadata = self.tasks.as_ref().and_then(|it| it.metadata.as_ref());
         events.extend(metadata.and_then(|it| it.notice(turn)));
-        self.tell_strange(&found);
+        self.strange.tell(&found);
         let mut resources = resources::resources(&cards, &found);
         resources.extend(replicas::resources(&cards, &found.replicas, &turn.node));
         resources.push(self.node(turn, &answers, in_cloud.as_deref(), &sources, &found));
@@ -312,6 +328,9 @@ impl Attribution {
             }
             if let Some(cluster) = &tasks.cluster {
                 cluster.want(found.namespaces);
+                if told.names_pods() {
+                    cluster.watch_pods();
+                }
             }
         }
         Readings {
@@ -400,31 +419,6 @@ impl Attribution {
             });
         }
         events
-    }
-
-    /// Says once what does not fit together.
-    fn tell_strange(&mut self, found: &Found) {
-        let twice = gpufleet_telemetry::holder::Unknown::ClaimedTwice.name();
-        let now = (
-            found.strangers.clone(),
-            found.unknown.get(twice).copied().unwrap_or(0),
-        );
-        let before = mem::replace(&mut self.told, now);
-        if self.told.0 != before.0 && !self.told.0.is_empty() {
-            let devices: Vec<&str> = self.told.0.iter().map(String::as_str).collect();
-            let devices = devices.join(", ");
-            tracing::warn!(
-                devices,
-                "the kubelet gave devices to pods that are no GPU of this node"
-            );
-        }
-        if self.told.1 > before.1 {
-            let gpus = self.told.1;
-            tracing::warn!(
-                gpus,
-                "two pods hold the whole of one GPU, as the kubelet says"
-            );
-        }
     }
 
     /// The node with what it is, and how this goes.

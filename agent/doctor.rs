@@ -162,7 +162,7 @@ async fn look(config: &Config, root: PathBuf) -> Vec<Finding> {
             "Kubernetes API",
             "look for a network policy or firewall between",
             CHECK_DEADLINE,
-            holders::kubernetes(own, &node)
+            holders::kubernetes(config, &node)
         ),
         within("Slurm", "", CHECK_DEADLINE, async {
             slurm.await.unwrap_or_else(|error| {

@@ -13,6 +13,7 @@ use gpufleet_telemetry::sample::Readings;
 use gpufleet_telemetry::time::Timestamp;
 use tokio::sync::mpsc;
 
+use crate::attribute::exported::Exported;
 use crate::attribute::users::Users;
 use crate::commands::NvmlOrders;
 use crate::config::Config;
@@ -149,6 +150,8 @@ pub struct Wiring {
     pub steps: Option<steps::Way>,
     /// Which process is on which GPU, from the reader that asks the driver to those that want to know.
     pub users: Arc<Users>,
+    /// Which pod holds which GPU by the labels of exporters, from their readers to the one that knows holders.
+    pub exported: Arc<Exported>,
     /// What training processes found with the probe, from the reader of them to that of probes.
     pub inside: Arc<Inside>,
 }
@@ -163,6 +166,7 @@ impl Wiring {
             profile_orders: None,
             steps: None,
             users: Arc::default(),
+            exported: Arc::default(),
             inside: Arc::default(),
         }
     }

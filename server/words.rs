@@ -306,7 +306,7 @@ pub const fn reason(reason: Reason) -> Option<Why> {
             "state-holder_unknown",
             "holder unknown",
             "It is measured, but nobody can say who holds it, or it works though nobody is known to: its time is called neither idle nor somebody's.",
-            "Look whose processes are on it (nvidia-smi on the node); run the agent with the host's process namespace (hostPID) so that it sees them.",
+            "Look whose processes are on it (nvidia-smi on the node); run the agent with the host's process namespace (hostPID) so that it sees them, or where it reads an exporter alone, have that name the pods: gpufleet-agent doctor says whether it does.",
         ),
         Reason::ActivityUnknown => why(
             "state-activity_unknown",

@@ -15,7 +15,7 @@ use std::time::Duration;
 use gpufleet_program::kubernetes::follow::{self, Follow, LONGEST_PAUSE, TOLD_FOR};
 use gpufleet_program::kubernetes::{Api, ApiError, escaped};
 use serde::Deserialize;
-use tokio::sync::OnceCell;
+use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
 use super::AttributeConfig;
@@ -48,7 +48,7 @@ pub(super) struct Snapshot {
 #[derive(Debug)]
 pub(super) struct Cluster {
     shared: Arc<Shared>,
-    tasks: Vec<tokio::task::AbortHandle>,
+    tasks: [tokio::task::AbortHandle; 2],
 }
 
 #[derive(Debug)]
@@ -59,6 +59,8 @@ struct Shared {
     api: OnceCell<Api>,
     node: String,
     state: Mutex<State>,
+    /// That pods are of use, because somebody says which of them has which GPU.
+    pods_wanted: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -119,14 +121,27 @@ impl Cluster {
             api: OnceCell::new(),
             node: node.to_owned(),
             state: Mutex::default(),
+            pods_wanted: Notify::new(),
         });
-        let mut tasks = vec![tokio::spawn(Arc::clone(&shared).keep_the_rest()).abort_handle()];
-        // Pods are of use where somebody says which of them has which GPU.
+        let of_pods = Arc::clone(&shared);
+        let of_pods = tokio::spawn(async move {
+            of_pods.pods_wanted.notified().await;
+            follow::follow(&*of_pods).await;
+        });
+        let of_rest = tokio::spawn(Arc::clone(&shared).keep_the_rest());
+        let cluster = Self {
+            shared,
+            tasks: [of_pods.abort_handle(), of_rest.abort_handle()],
+        };
         if !config.kubelet_socket.as_os_str().is_empty() {
-            let of_pods = Arc::clone(&shared);
-            tasks.push(tokio::spawn(async move { follow::follow(&*of_pods).await }).abort_handle());
+            cluster.watch_pods();
         }
-        Some(Self { shared, tasks })
+        Some(cluster)
+    }
+
+    /// Has the pods of the node watched from now on: somebody says which of them has which GPU.
+    pub(super) fn watch_pods(&self) {
+        self.shared.pods_wanted.notify_one();
     }
 
     /// What is known now.

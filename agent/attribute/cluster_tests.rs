@@ -1,6 +1,39 @@
 //! For how long the word counts that a pod has ended, and which of its containers wait.
 
+use std::path::PathBuf;
+
 use super::*;
+
+/// How long nothing is asked of a server that answers at once, until it is believed that nothing will be.
+const QUIET: Duration = Duration::from_millis(100);
+
+#[tokio::test]
+async fn pods_are_watched_from_when_somebody_says_which_of_them_has_which_gpu() {
+    let (asked, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let router = axum::Router::new().fallback(move |uri: axum::http::Uri| async move {
+        let _ = asked.send(uri.path().to_owned());
+        axum::http::StatusCode::NOT_FOUND
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let folder = tempfile::tempdir().expect("a folder");
+    let token = folder.path().join("token");
+    std::fs::write(&token, "secret").expect("written");
+    let config = AttributeConfig {
+        kubelet_socket: PathBuf::new(),
+        kubernetes_url: format!("http://{address}"),
+        kubernetes_token_file: token,
+        ..AttributeConfig::default()
+    };
+    let cluster = Cluster::start("n", &config).expect("it has an address");
+    assert_eq!(seen.recv().await.as_deref(), Some("/api/v1/nodes/n"));
+    let more = tokio::time::timeout(QUIET, seen.recv()).await;
+    assert!(more.is_err(), "{more:?}");
+    cluster.watch_pods();
+    assert_eq!(seen.recv().await.as_deref(), Some("/api/v1/pods"));
+}
 
 #[test]
 fn that_a_pod_has_ended_counts_while_the_server_tells_of_changes() {

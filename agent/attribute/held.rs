@@ -1,7 +1,8 @@
 //! Who holds each GPU and share: everything that is known laid together. No I/O and no clock.
 //!
-//! The kubelet's word counts first, then the kernel's on processes of Slurm's jobs, what Slurm's prolog wrote and what
-//! Slurm said when it was asked, then whose the other processes on the device are. What is not known has its reason.
+//! The kubelet's word counts first, or where it is not heard that of exporters' labels, then the kernel's on processes of
+//! Slurm's jobs, what Slurm's prolog wrote and what Slurm said when it was asked, then whose the other processes on the
+//! device are. What is not known has its reason.
 //! Replicas of a time-sliced device have a holder each where it is known how many there are; else nobody holds the device,
 //! since who has some of them has not the whole. Only who would know may say that nobody holds a device, so not a driver
 //! that lists no processes, and not while something that was given away has no place here.
@@ -17,6 +18,7 @@ use gpufleet_telemetry::identity::{ResourceKind, attribute};
 use super::allocations::Given;
 use super::by_process::jobs_on;
 use super::devices::{Device, Directory};
+use super::exported::Told;
 use super::given::{Asked, Words};
 use super::kubelet::{Held, List};
 use super::labels::Facts;
@@ -35,6 +37,8 @@ pub(super) enum Kubelet<'a> {
     NotHere,
     /// What pods hold, as it said not too long ago.
     Said(&'a List),
+    /// It was not heard for too long, and why; what exporters say counts in its place.
+    ByExporter(&'a Told, &'a str),
     /// It was not heard for too long, and why.
     NotHeard(&'a str),
 }
@@ -179,15 +183,23 @@ pub(super) fn found<N: Names>(known: &Known<'_, N>) -> Found {
     found
 }
 
-/// The kubelet's list by GPU or share.
+/// What pods hold by GPU or share.
 fn claims<'a, N: Names>(
     known: &Known<'a, N>,
     directory: &Directory,
     found: &mut Found,
 ) -> BTreeMap<Arc<str>, Vec<Claim<'a>>> {
     let mut claims: BTreeMap<Arc<str>, Vec<Claim<'a>>> = BTreeMap::new();
-    let Kubelet::Said(list) = known.kubelet else {
-        return claims;
+    let list = match known.kubelet {
+        Kubelet::Said(list) => list,
+        Kubelet::ByExporter(told, _) => {
+            for (id, held, replica) in told.claims() {
+                let claim = Claim { held, replica };
+                claims.entry(Arc::clone(id)).or_default().push(claim);
+            }
+            return claims;
+        }
+        Kubelet::NotHere | Kubelet::NotHeard(_) => return claims,
     };
     if list.left_out > 0 {
         let more = format!("{} more devices", list.left_out);
@@ -212,18 +224,26 @@ fn claims<'a, N: Names>(
 }
 
 impl<N: Names> Known<'_, N> {
-    /// Who holds it by the kubelet, by the processes of Slurm's jobs or by what the prolog wrote; none where none of these
-    /// says.
+    /// Who holds it by the kubelet or an exporter, by the processes of Slurm's jobs or by what the prolog wrote; none where
+    /// none of these says.
     fn answer(&self, card: &Card, claims: &[Claim<'_>], words: &Words<'_>) -> Option<Answer> {
         if let Some(answer) = self.claimed(claims) {
             return Some(answer);
         }
         let by_process = self.by_process(card);
-        if let Kubelet::NotHeard(why) = self.kubelet {
+        let unheard = match self.kubelet {
+            Kubelet::NotHeard(why) => Some(why.to_owned()),
+            Kubelet::ByExporter(told, why) => {
+                let unsaid = told.unsaid(&card.resource.id);
+                unsaid.map(|it| format!("{why}, and {it}"))
+            }
+            Kubelet::NotHere | Kubelet::Said(_) => None,
+        };
+        if let Some(why) = unheard {
             // Whose process it is, the kernel knows without the kubelet.
             return Some(match by_process {
                 Some(answer @ (Answer::Pod { .. } | Answer::Job(_))) => answer,
-                _ => Answer::Unknown(Unknown::NotHeard, why.to_owned()),
+                _ => Answer::Unknown(Unknown::NotHeard, why),
             });
         }
         let on_it = jobs_on(card, self.looked);
@@ -303,7 +323,8 @@ impl<N: Names> Known<'_, N> {
                 <gpu>.<instance>, empty while no job has it";
             return Answer::Unknown(Unknown::NotHeard, words.to_owned());
         }
-        if card.processes.is_none() {
+        // An exporter that says that no pod has it is believed: where it is asked, the driver is out of reach.
+        if card.processes.is_none() && !matches!(self.kubelet, Kubelet::ByExporter(..)) {
             let words = "the driver does not say which processes are on it";
             return Answer::Unknown(Unknown::NotHeard, words.to_owned());
         }
@@ -316,7 +337,7 @@ impl<N: Names> Known<'_, N> {
         pod.is_some_and(|it| it.is_over)
     }
 
-    /// Which pod the kubelet gave it to; none where it gave it to nobody.
+    /// Which pod it was given to; none where it was given to nobody.
     fn claimed(&self, claims: &[Claim<'_>]) -> Option<Answer> {
         let living = claims.iter().filter(|it| !self.is_over(it.held));
         let living: Vec<&Claim<'_>> = living.collect();
@@ -364,6 +385,7 @@ impl<N: Names> Known<'_, N> {
                 allocatable: Some(Err(why)),
                 ..
             }) => why.as_str(),
+            Kubelet::ByExporter(..) => "exporters do not say it",
             _ => "the kubelet does not give out all of these",
         };
         let held = living.iter().map(|it| it.held);

@@ -4,8 +4,12 @@
 
 use gpufleet_telemetry::identity::Resource;
 
+use std::time::Duration;
+
+use super::super::exported::{Device as Noted, Exported};
 use super::super::processes::{Process, Whose};
 use super::*;
+use crate::read::exporter::holder::{Pod as Named, Said};
 
 const POD_UID: &str = "0a1b2c3d-0000-1111-2222-333344445555";
 
@@ -440,6 +444,77 @@ fn without_the_kubelet_s_word_a_gpu_is_never_nobody_s() {
         check(gone, &[], on_it, expected);
     }
     check(Kubelet::Said(&List::default()), &[], Some(&[]), "");
+}
+
+/// What an exporter says of `GPU-0`: these pods, some of which have a replica.
+fn named(pods: &[(&str, Option<u32>)]) -> Said {
+    let named = |(name, replica): &(&str, Option<u32>)| Named {
+        namespace: "a".to_owned(),
+        name: (*name).to_owned(),
+        container: "c".to_owned(),
+        replica: *replica,
+    };
+    Said::Pods(pods.iter().map(named).collect())
+}
+
+/// What is found of `GPU-0` where the kubelet is gone and an exporter says this of a GPU.
+fn by_exporter(id: &str, said: Said, on_it: Option<&[i32]>) -> Found {
+    let exported = Exported::default();
+    let resource = Arc::new(Resource::new(ResourceKind::Gpu, id));
+    let noted = vec![Noted { resource, said }];
+    exported.note("exporter:dcgm", Duration::from_secs(10), noted);
+    let told = exported.lay(&mut vec![card(on_it)]);
+    look(Kubelet::ByExporter(&told, "it is gone"), &[], on_it)
+}
+
+#[test]
+fn without_the_kubelet_s_word_the_pods_that_an_exporter_names_hold_gpus() {
+    let check = |said: Said, on_it: Option<&[i32]>, expected: &str| {
+        let found = by_exporter("GPU-0", said.clone(), on_it);
+        assert_eq!(told(&found), expected, "{said:?} {on_it:?}");
+    };
+    let runs = || named(&[("runs", None)]);
+    check(runs(), None, "pod:a/runs");
+    check(runs(), Some(&[3]), "pod:a/runs");
+    check(named(&[("unheard-of", None)]), None, "pod:a/unheard-of");
+    let ended = ("ended", None);
+    check(named(&[ended, ("runs", None)]), None, "pod:a/runs");
+    check(named(&[ended]), None, "");
+    check(Said::Nobody, None, "");
+    check(Said::Nobody, Some(&[]), "");
+    let twice = named(&[("runs", None), ("other", None)]);
+    check(twice, None, "claimed_twice: pod:a/other, pod:a/runs");
+    let parts = named(&[("runs", Some(1)), ("other", Some(0))]);
+    let part = "part_held: of the replicas pod:a/other has 1, pod:a/runs has 1; how many there are is not known: \
+        exporters do not say it";
+    check(parts, None, part);
+    let found = by_exporter("GPU-0", runs(), None);
+    let container = (attribute::CONTAINER.to_owned(), "c".to_owned());
+    let workload = (attribute::WORKLOAD.to_owned(), "job:a/j".to_owned());
+    for known in [container, workload] {
+        assert!(found.attributes["GPU-0"].contains(&known), "{known:?}");
+    }
+    assert_eq!(found.namespaces, BTreeSet::from(["a".to_owned()]));
+}
+
+#[test]
+fn a_gpu_of_which_no_label_says_who_holds_it_is_never_nobody_s() {
+    let check = |id: &str, said: Said, on_it: Option<&[i32]>, expected: &str| {
+        let found = by_exporter(id, said.clone(), on_it);
+        assert_eq!(told(&found), expected, "{id} {said:?} {on_it:?}");
+        let is_known = expected.starts_with("pod:");
+        assert_eq!(found.unknown.contains_key("not_heard"), !is_known);
+    };
+    let silent = "not_heard: it is gone, and no series of its exporter says which pod holds it";
+    for on_it in [None, Some(&[][..]), Some(&[3])] {
+        check("GPU-0", Said::Nothing, on_it, silent);
+    }
+    // Whose process it is, the kernel knows.
+    check("GPU-0", Said::Nothing, Some(&[1]), "pod:a/runs");
+    let unreadable = "not_heard: it is gone, and its exporter names what can be no pod";
+    check("GPU-0", Said::Unreadable, None, unreadable);
+    let other = "not_heard: it is gone, and no exporter tells of it";
+    check("GPU-b", Said::Nobody, None, other);
 }
 
 #[test]

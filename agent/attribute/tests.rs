@@ -8,8 +8,10 @@ use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::Resource;
 use gpufleet_telemetry::time::Clock as _;
 
+use super::exported::Device;
 use super::names::stand_in;
 use super::*;
+use crate::read::exporter::holder::{Pod, Said};
 
 /// A config that asks nobody outside of `root`.
 fn config(root: &Path) -> Config {
@@ -336,4 +338,87 @@ async fn what_the_kubelet_said_counts_for_three_ticks_and_then_nobody_knows() {
     assert_eq!(told(&read(&mut reader).await), held);
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(told(&read(&mut reader).await), (None, true));
+}
+
+/// What is said of each GPU and share: its holder, or why it is not known, or nothing.
+async fn said_of_all(reader: &mut Attribution) -> BTreeMap<String, String> {
+    let readings = read(reader).await;
+    let resources = readings.resources.iter().map(|it| &it.resource);
+    let cards = resources.filter(|it| it.kind != ResourceKind::Node);
+    let told = cards.map(|it| {
+        let names = [attribute::HOLDER, attribute::HOLDER_UNKNOWN];
+        let told = names.iter().find_map(|name| it.attribute(name));
+        (it.id.to_string(), told.unwrap_or_default().to_owned())
+    });
+    told.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_kubelet_is_not_asked_an_exporter_says_who_holds_gpus_and_where_it_answers_it_does()
+ {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    let mut config = config(root);
+    config.attribute.kubelet_socket = PathBuf::new();
+    let mut reader = reader(root, &config, Arc::default());
+    let pod = Pod {
+        namespace: "a".to_owned(),
+        name: "b".to_owned(),
+        container: "c".to_owned(),
+        replica: None,
+    };
+    let share = Resource::new(ResourceKind::Share, "GPU-d/gi7")
+        .with(attribute::PARENT, "GPU-d")
+        .with(attribute::MIG_GPU_INSTANCE, "7");
+    let gpu = |id: &str| Resource::new(ResourceKind::Gpu, id);
+    let note = |reader: &Attribution| {
+        let held = || Said::Pods(BTreeSet::from([pod.clone()]));
+        let devices = [
+            (gpu("GPU-a"), held()),
+            (gpu("GPU-b"), Said::Nobody),
+            (gpu("GPU-c"), Said::Nothing),
+            (gpu("GPU-d"), Said::Nothing),
+            (share.clone(), held()),
+        ];
+        let devices = devices.map(|(resource, said)| Device {
+            resource: Arc::new(resource),
+            said,
+        });
+        let period = Duration::from_secs(10);
+        reader.exported.note("exporter:x", period, devices.into());
+    };
+    let of = |told: [&str; 5]| -> BTreeMap<String, String> {
+        let ids = ["GPU-a", "GPU-b", "GPU-c", "GPU-d", "GPU-d/gi7"];
+        let pairs = ids.into_iter().zip(told);
+        pairs
+            .map(|(id, it)| (id.to_owned(), it.to_owned()))
+            .collect()
+    };
+    note(&reader);
+    let none = said_of_all(&mut reader).await;
+    assert_eq!(none, BTreeMap::new(), "this is no node of Kubernetes");
+    reader.is_in_pod = true;
+    let unasked = "not_heard: the kubelet is not asked: attribute.kubelet_socket is empty, and ";
+    let silent = format!("{unasked}no series of its exporter says which pod holds it");
+    let expected = of(["pod:a/b", "", &silent, "", "pod:a/b"]);
+    assert_eq!(said_of_all(&mut reader).await, expected);
+    // What the kubelet says counts, and of what it does not give away nobody knows without the driver.
+    reader.list.held = vec![kubelet::Held {
+        namespace: "x".to_owned(),
+        pod: "y".to_owned(),
+        container: "z".to_owned(),
+        device: "GPU-b".to_owned(),
+        claim: None,
+    }];
+    reader.kubelet.heard();
+    let undriven = "not_heard: the driver does not say which processes are on it";
+    let expected = of([undriven, "pod:x/y", undriven, "", undriven]);
+    assert_eq!(said_of_all(&mut reader).await, expected);
+    tokio::time::advance(KEEP_FOR + Duration::from_secs(1)).await;
+    let old = format!("{unasked}its exporter was not heard for too long");
+    let expected = of([&old, &old, &old, "", &old]);
+    assert_eq!(said_of_all(&mut reader).await, expected);
+    note(&reader);
+    let expected = of(["pod:a/b", "", &silent, "", "pod:a/b"]);
+    assert_eq!(said_of_all(&mut reader).await, expected);
 }

@@ -9,6 +9,7 @@ use super::Finding;
 use super::machine::Machine;
 use crate::attribute::AttributeConfig;
 use crate::attribute::{api, kubelet, slurm};
+use crate::config::Config;
 
 pub(super) async fn kubelet(machine: &Machine, config: &AttributeConfig) -> Finding {
     const CHECK: &str = "kubelet";
@@ -16,7 +17,10 @@ pub(super) async fn kubelet(machine: &Machine, config: &AttributeConfig) -> Find
         return Finding::skip(CHECK, "attribute.enabled = false");
     }
     if config.kubelet_socket.as_os_str().is_empty() {
-        return Finding::skip(CHECK, "attribute.kubelet_socket is empty");
+        return Finding::skip(
+            CHECK,
+            "attribute.kubelet_socket is empty; which pod holds which GPU is known as far as an exporter's labels say it",
+        );
     }
     let socket = machine.path(&config.kubelet_socket.display().to_string());
     if matches!(socket.try_exists(), Ok(false)) {
@@ -43,15 +47,16 @@ pub(super) async fn kubelet(machine: &Machine, config: &AttributeConfig) -> Find
     }
 }
 
-pub(super) async fn kubernetes(config: &AttributeConfig, node: &str) -> Finding {
+pub(super) async fn kubernetes(config: &Config, node: &str) -> Finding {
     const CHECK: &str = "Kubernetes API";
-    if !config.enabled {
+    let own = &config.attribute;
+    if !own.enabled {
         return Finding::skip(CHECK, "attribute.enabled = false");
     }
-    let Some(base) = api::base_of(config) else {
+    let Some(base) = api::base_of(own) else {
         return Finding::skip(CHECK, "not in a pod that has a token for it");
     };
-    let api = match api::open(&base, config) {
+    let api = match api::open(&base, own) {
         Ok(api) => api,
         Err(error) => {
             let fix = "correct [attribute] in the config";
@@ -68,18 +73,20 @@ pub(super) async fn kubernetes(config: &AttributeConfig, node: &str) -> Finding 
     }
 }
 
-/// Asks everything that a running agent asks.
-async fn asks(api: &Api, config: &AttributeConfig, node: &str) -> Result<String, ApiError> {
+/// Asks everything that a running agent asks; pods where the kubelet or an exporter may say which of them holds a GPU.
+async fn asks(api: &Api, config: &Config, node: &str) -> Result<String, ApiError> {
     let of_node = format!("/api/v1/nodes/{}", escaped(node));
     api.get::<Value>(&of_node).await?;
-    if config.kubelet_socket.as_os_str().is_empty() {
+    let (own, exporter) = (&config.attribute, &config.exporter);
+    let has_exporter = exporter.auto || !exporter.targets.is_empty();
+    if own.kubelet_socket.as_os_str().is_empty() && !has_exporter {
         return Ok("of this node".to_owned());
     }
     let pods = api::pods(node);
     api.get::<Value>(&format!("{pods}&limit=1")).await?;
     api.watch(&format!("{pods}&watch=true&timeoutSeconds=1"))
         .await?;
-    if !config.namespace_labels.is_empty() {
+    if !own.namespace_labels.is_empty() {
         api.get::<Value>("/api/v1/namespaces/default").await?;
     }
     Ok("of this node and its pods".to_owned())

@@ -14,6 +14,7 @@ use gpufleet_telemetry::time::Clock;
 
 use super::Finding;
 use super::machine::Machine;
+use crate::attribute::exported::Exported;
 use crate::config::Config;
 use crate::read::{NodeFacts, Read, ReadError, Turn, Wiring, readers};
 use gpufleet_program::clock::SystemClock;
@@ -35,6 +36,7 @@ pub(super) async fn look(config: &Config, machine: &Machine) -> Vec<Finding> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
     });
     let wiring = Wiring::to_look(Arc::clone(&node));
+    let exported = Arc::clone(&wiring.exported);
     let readers = match readers(config, wiring) {
         Ok(readers) => readers,
         Err(error) => {
@@ -55,11 +57,10 @@ pub(super) async fn look(config: &Config, machine: &Machine) -> Vec<Finding> {
     if exporters.is_empty() {
         findings.push(Finding::skip("exporter", "none is configured"));
     }
-    findings.extend(
-        exporters
-            .iter()
-            .map(|(name, it)| exporter_finding(name, it)),
-    );
+    findings.extend(exporters.iter().map(|(name, answer)| {
+        let holders = of_holders(config, &exported, name);
+        exporter_finding(name, answer, &holders)
+    }));
     findings
 }
 
@@ -188,7 +189,25 @@ fn gpm_finding(answer: Option<&Answer>) -> Finding {
     }
 }
 
-fn exporter_finding(name: &str, answer: &Answer) -> Finding {
+/// What an exporter's labels say of holders; nothing where the kubelet is asked, whose word counts.
+fn of_holders(config: &Config, exported: &Exported, name: &str) -> String {
+    let own = &config.attribute;
+    if !own.enabled || !own.kubelet_socket.as_os_str().is_empty() {
+        return String::new();
+    }
+    match exported.count(name) {
+        (_, 0) => String::new(),
+        (0, of) => format!(
+            "; no label says whether a pod holds one of these {of}, so that is unknown: none is held, or dcgm-exporter \
+             runs without DCGM_EXPORTER_KUBERNETES=true"
+        ),
+        (told, of) => {
+            format!("; labels say of {told} of these {of} whether a pod holds them, and which")
+        }
+    }
+}
+
+fn exporter_finding(name: &str, answer: &Answer, holders: &str) -> Finding {
     const CHECK: &str = "exporter";
     match answer {
         Ok(readings) if readings.resources.is_empty() => {
@@ -197,7 +216,7 @@ fn exporter_finding(name: &str, answer: &Answer) -> Finding {
         Ok(readings) => {
             // One of the resources is the reader's own word on itself.
             let count = readings.resources.len().saturating_sub(1);
-            Finding::yes(CHECK, format!("{name}: {count} GPUs or models"))
+            Finding::yes(CHECK, format!("{name}: {count} GPUs or models{holders}"))
         }
         Err(error) => Finding::no(
             CHECK,
@@ -285,13 +304,13 @@ mod tests {
 
     #[test]
     fn an_exporter_that_fails_is_a_no_and_one_that_is_not_there_is_not() {
-        assert_eq!(exporter_finding("a", &failed()).verdict, Verdict::No);
+        assert_eq!(exporter_finding("a", &failed(), "").verdict, Verdict::No);
         assert_eq!(
-            exporter_finding("a", &Ok(Readings::default())).verdict,
+            exporter_finding("a", &Ok(Readings::default()), "").verdict,
             Verdict::Skip
         );
         assert_eq!(
-            exporter_finding("a", &Ok(readings(None))).verdict,
+            exporter_finding("a", &Ok(readings(None)), "").verdict,
             Verdict::Yes
         );
     }

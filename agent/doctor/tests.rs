@@ -243,6 +243,50 @@ async fn a_server_that_answers_and_an_exporter_that_answers_are_found() {
     assert!(exporter.why.ends_with(": 1 GPUs or models"), "{exporter:?}");
 }
 
+#[tokio::test]
+async fn where_the_kubelet_is_not_asked_the_line_of_an_exporter_says_whether_it_tells_of_holders() {
+    let labels = "UUID=\"GPU-1\",pod=\"train-0\",namespace=\"ml\"";
+    let cases = [
+        (
+            labels,
+            true,
+            "; labels say of 1 of these 2 whether a pod holds them, and which",
+        ),
+        (
+            "UUID=\"GPU-1\"",
+            true,
+            "; no label says whether a pod holds one of these 2,",
+        ),
+        (labels, false, ": 2 GPUs or models"),
+    ];
+    for (labels, is_unasked, expected) in cases {
+        let text = format!(
+            "DCGM_FI_DEV_POWER_USAGE{{{labels}}} 1\nDCGM_FI_DEV_POWER_USAGE{{UUID=\"GPU-2\"}} 1\n"
+        );
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let answer = axum::routing::get(move || async move { text.clone() });
+        let router = axum::Router::new().route("/metrics", answer);
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let root = tempfile::tempdir().expect("a folder");
+        let mut config = Config::for_tests();
+        config.attribute.enabled = true;
+        if is_unasked {
+            config.attribute.kubelet_socket = PathBuf::new();
+        }
+        let url = format!("http://{address}/metrics");
+        config.exporter.targets = vec![crate::read::exporter::Target::at(&url)];
+        let findings = look(&config, root.path().to_owned()).await;
+        let exporter = of(&findings, "exporter");
+        assert_eq!(exporter.verdict, Verdict::Yes);
+        let after = exporter.why.find(expected).map(|it| &exporter.why[it..]);
+        let after = after.unwrap_or_else(|| panic!("{exporter:?} for {expected}"));
+        assert_eq!(is_unasked, after != ": 2 GPUs or models", "{exporter:?}");
+        assert_eq!(of(&findings, "kubelet").verdict, Verdict::Skip);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_check_that_hangs_costs_its_own_line_only() {
     let hanging = within("driver", "reboot", CHECK_DEADLINE, std::future::pending());

@@ -3,7 +3,7 @@
 //!
 //! An endpoint that answers without a series is a failure with its reason, never a row of zeros.
 //! Limits stand where they are kept: [`scrape`] (bytes), [`text`] (series, labels), [`map`]
-//! (resources), [`table`] (tables, rows), [`MAX_TARGETS`]. Tables: docs/exporter-tables.md.
+//! (resources), [`holder`] (pods), [`table`] (tables, rows), [`MAX_TARGETS`]. Tables: docs/exporter-tables.md.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,10 +17,13 @@ use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
 use serde::{Deserialize, Serialize};
 
 use super::{NodeFacts, Read, ReadError, ReadFuture, Readers, Turn, Wiring, boxed};
+use crate::attribute::exported::{Device, Exported};
 use crate::config::Config;
 use scrape::{Endpoint, ScrapeError};
 
 pub mod text;
+
+pub mod holder;
 
 pub mod table;
 
@@ -127,6 +130,8 @@ pub struct Exporter {
     name: String,
     endpoint: Endpoint,
     mapper: map::Mapper,
+    /// Where what its labels say of holders is noted.
+    exported: Arc<Exported>,
     /// Whose GPUs serve what it tells of; empty where nobody says.
     workload: String,
     period: Duration,
@@ -143,7 +148,11 @@ pub struct Exporter {
 /// # Errors
 /// When a target or a table cannot be used; says which and why.
 pub(super) fn readers(config: &Config, wiring: &mut Wiring) -> anyhow::Result<Readers> {
-    Ok(boxed(exporters(&config.exporter, &wiring.node)?))
+    let exporters = exporters(&config.exporter, &wiring.node)?.into_iter();
+    Ok(boxed(exporters.map(|it| Exporter {
+        exported: Arc::clone(&wiring.exported),
+        ..it
+    })))
 }
 
 fn exporters(config: &ExporterConfig, node: &NodeFacts) -> anyhow::Result<Vec<Exporter>> {
@@ -211,6 +220,7 @@ impl Exporter {
         Ok(Self {
             name: format!("exporter:{name}"),
             mapper: map::Mapper::new(wanted.cloned().collect(), &node.node, endpoint.authority()),
+            exported: Arc::default(),
             workload: target.workload.clone(),
             endpoint,
             period,
@@ -273,6 +283,7 @@ impl Exporter {
             )));
         }
         self.found = true;
+        self.note_holders(&mapped);
         let foreign_dcgm = mapped.resources.iter().any(|it| it.table == DCGM_TABLE);
         readings.resources = self.place(mapped, &turn.node);
         readings.resources.push(self.own(&turn.node, foreign_dcgm));
@@ -298,6 +309,17 @@ impl Exporter {
                 why: error.to_string(),
             },
         }
+    }
+
+    /// Notes what the labels say of who holds what.
+    fn note_holders(&self, mapped: &map::Mapped) {
+        let devices = mapped.resources.iter().filter_map(|it| {
+            let said = it.said.clone()?;
+            let resource = Arc::new(it.resource.clone());
+            Some(Device { resource, said })
+        });
+        self.exported
+            .note(&self.name, self.period, devices.collect());
     }
 
     /// Adds to each resource where it is and who read it.

@@ -3,6 +3,7 @@
 //! Limits: [`MAX_RESOURCES`], [`MAX_SERIES`], [`MAX_EVENTS`]; what is beyond them is left out and counted by reason.
 //! Memory stays flat: a series lives until it was not read for [`FORGET_AFTER`], and its numbers are kept in place.
 
+mod holders;
 mod named;
 mod replicas;
 mod times;
@@ -66,12 +67,12 @@ pub struct Collector {
 struct Reader {
     rank: u8,
     period: Duration,
-    /// The reader that says who holds what this one reads.
+    /// The reader that says who holds what this one reads; beside a driver none of what others read.
     holders: Option<usize>,
     health: ReaderHealth,
 }
 
-type Key = (ResourceKind, Arc<str>);
+pub(crate) type Key = (ResourceKind, Arc<str>);
 
 #[derive(Debug)]
 struct Entry {
@@ -113,7 +114,7 @@ fn rank(name: &str) -> u8 {
 
 /// The key under which two readers' words about one thing meet. A MIG instance is known to NVML by
 /// its UUID and to an exporter by its number on the card.
-fn key(resource: &Resource) -> Key {
+pub(crate) fn key(resource: &Resource) -> Key {
     let on_card = resource
         .attribute(attribute::PARENT)
         .zip(resource.attribute(attribute::MIG_GPU_INSTANCE));
@@ -150,8 +151,10 @@ impl Collector {
         });
         let mut readers: Vec<Reader> = readers.collect();
         let holders = readers.iter().position(|it| *it.health.name == *SOURCE);
-        let of_nvml = readers.iter_mut().filter(|it| it.rank == NVML);
-        of_nvml.for_each(|it| it.holders = holders);
+        let has_driver = readers.iter().any(|it| it.rank == NVML);
+        for reader in &mut readers {
+            reader.holders = holders.filter(|_| reader.rank == NVML || !has_driver);
+        }
         Self {
             node,
             readers,
@@ -460,9 +463,7 @@ impl Entry {
         if reader != self.witness && mine.rank >= other.rank && !silent {
             return;
         }
-        let has_told = |of: usize| self.sources.iter().any(|it| it.reader == of);
-        let is_told = mine.holders.is_none_or(has_told);
-        let found = evidence::judge(&self.resource, samples, is_told);
+        let found = evidence::judge(&self.resource, samples, self.free(mine));
         if !found.observed && reader != self.witness {
             return;
         }

@@ -26,9 +26,19 @@ pub(super) const KINDS: [&Metric; 5] = [
     &gpu::HOLDER_KNOWN,
 ];
 
-/// What the readings of one moment are evidence of. `holder_is_told`: whether who knows who holds GPUs has
-/// spoken of this one, or nobody is to.
-pub(super) fn judge(resource: &Resource, samples: &[Sample], holder_is_told: bool) -> Evidence {
+/// Whose word it is that nobody holds a GPU whose holder is neither named nor unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Free {
+    /// Nobody's: who knows who holds GPUs is to say it, and has not spoken of this one yet.
+    Untold,
+    /// The driver's, where it lists the processes.
+    ByProcesses,
+    /// That of who knows who holds GPUs, which spoke of this one: no driver is asked.
+    Told,
+}
+
+/// What the readings of one moment are evidence of.
+pub(super) fn judge(resource: &Resource, samples: &[Sample], free: Free) -> Evidence {
     let value = |metric: &Metric| whole(samples, metric.id).and_then(Result::ok);
     let engine = value(&gpu::GRAPHICS_ACTIVE).or_else(|| value(&gpu::UTILIZATION));
     let processes = value(&gpu::PROCESSES);
@@ -43,8 +53,13 @@ pub(super) fn judge(resource: &Resource, samples: &[Sample], holder_is_told: boo
             && value(&gpu::DRAM_ACTIVE).is_some_and(|share| share < NO_WORK_RATIO)
             && links_idle(samples),
         held: holder || unknown == Some(true) || processes.is_some_and(|count| count > 0.0),
-        // That no process is there says nothing where pods may hold it and nobody tells.
-        holder_known: holder || unknown.unwrap_or(holder_is_told && processes.is_some()),
+        holder_known: holder
+            || unknown.unwrap_or(match free {
+                // That no process is there says nothing where pods may hold it and nobody tells.
+                Free::Untold => false,
+                Free::ByProcesses => processes.is_some(),
+                Free::Told => true,
+            }),
     }
 }
 
@@ -122,7 +137,7 @@ mod tests {
                 reading: *reading,
             })
             .collect();
-        let evidence = judge(resource, &samples, true);
+        let evidence = judge(resource, &samples, Free::ByProcesses);
         let names = ["observed", "active", "stalled", "held", "holder_known"];
         let told: Vec<&str> = names
             .into_iter()
@@ -189,9 +204,16 @@ mod tests {
             reading: Ok(0.0),
         }];
         let gpu = Resource::new(ResourceKind::Gpu, "GPU-1");
-        let known = [true, false].map(|is_told| judge(&gpu, &samples, is_told).holder_known);
-        assert_eq!(known, [true, false]);
+        let all = [Free::Untold, Free::ByProcesses, Free::Told];
+        let known = |gpu: &Resource, samples: &[Sample]| {
+            all.map(|free| judge(gpu, samples, free).holder_known)
+        };
+        assert_eq!(known(&gpu, &samples), [false, true, true]);
+        assert_eq!(known(&gpu, &[]), [false, false, true]);
+        let unknown = Unknown::NotHeard.text("x");
+        let unknown = gpu.clone().with(attribute::HOLDER_UNKNOWN, unknown);
+        assert_eq!(known(&unknown, &samples), [false; 3]);
         let named = gpu.with(attribute::HOLDER, "pod:a/b");
-        assert!(judge(&named, &samples, false).holder_known);
+        assert_eq!(known(&named, &[]), [true; 3]);
     }
 }

@@ -157,6 +157,29 @@ fn until_it_was_said_who_holds_a_gpu_it_is_not_known_that_nobody_does() {
 }
 
 #[test]
+fn without_a_driver_who_knows_who_holds_gpus_says_that_nobody_does_and_beside_one_an_exporter_s_are_unknown()
+ {
+    let known = |readers: &[(&str, u64)]| {
+        let mut collector = collector(readers);
+        for second in 1_000..1_010 {
+            let busy = [(&gpu::UTILIZATION, 0.5)];
+            collector.round(gpu_round(0, second, "exporter:dcgm", &busy));
+            if second == 1_005 {
+                collector.round(gpu_round(1, second, "attribute", &[]));
+            }
+        }
+        let ticks = close(&mut collector, 1_000);
+        value(&ticks[0], &gpu::HOLDER_KNOWN)
+    };
+    let alone = known(&[("exporter:dcgm", 1), ("attribute", 5)]);
+    assert_eq!(alone, Some(PointValue::SecondBits(0b11_1100_0000)));
+    let beside = known(&[("exporter:dcgm", 1), ("attribute", 5), ("nvml", 1)]);
+    assert_eq!(beside, Some(PointValue::SecondBits(0)));
+    let unasked = known(&[("exporter:dcgm", 1), ("host", 5)]);
+    assert_eq!(unasked, Some(PointValue::SecondBits(0)));
+}
+
+#[test]
 fn what_a_probe_found_is_a_reading_and_no_evidence_that_the_gpu_is_seen_now() {
     let mut collector = collector(&[("nvml", 1), ("probe", 5)]);
     collector.round(gpu_round(0, 1_000, "nvml", &[(&gpu::PROCESSES, 0.0)]));

@@ -18,6 +18,8 @@ use gpufleet_tests::harness::kubernetes::{Kubernetes, TOKEN};
 use gpufleet_tests::harness::{World, agent, server, wait};
 use serde_json::{Value, json};
 
+mod exported;
+
 /// The start, two rounds, two ticks, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 

@@ -11,6 +11,7 @@ use gpufleet_telemetry::catalog::{Metric, Unit, gpu};
 use gpufleet_telemetry::identity::{Part, Resource, ResourceKind, attribute, gpu_id, is_null_uuid};
 use gpufleet_telemetry::sample::{Missing, Reading, Sample};
 
+use super::holder::Said;
 use super::quantile::Buckets;
 use super::table::{Combine, Conditions, Row, Table};
 use super::text::Series;
@@ -44,6 +45,8 @@ pub struct MappedResource {
     pub resource: Resource,
     /// Its samples, each (metric, part) once.
     pub samples: Vec<Sample>,
+    /// What its series say of its holder; none where no table says by which labels.
+    pub said: Option<Said>,
 }
 
 /// Maps scrapes of one target; remembers histograms from one to the next.
@@ -63,6 +66,7 @@ type HistogramKey = (usize, String, String);
 struct Draft {
     resource: Resource,
     values: BTreeMap<(u16, Option<Part>), Value>,
+    said: Option<Said>,
 }
 
 /// One value being put together.
@@ -113,7 +117,10 @@ impl Mapper {
                     known = true;
                     let placed = self.place(&mut drafts, table, row, one, &infos[number]);
                     match placed {
-                        Ok(draft) => draft.take((number, *row_number), row, one),
+                        Ok(draft) => {
+                            draft.take((number, *row_number), row, one);
+                            draft.hear(table, one);
+                        }
                         Err(Nowhere::Unplaced) => mapped.unplaced += 1,
                         Err(Nowhere::OverLimit) => mapped.over_limit += 1,
                     }
@@ -179,6 +186,7 @@ impl Mapper {
                 Ok(entry.insert(Draft {
                     resource,
                     values: BTreeMap::new(),
+                    said: None,
                 }))
             }
         }
@@ -252,6 +260,7 @@ impl Mapper {
             table: table.name.clone(),
             resource: draft.resource,
             samples,
+            said: draft.said,
         }
     }
 }
@@ -291,6 +300,17 @@ impl Draft {
             return;
         }
         value.add(row, series.value);
+    }
+
+    /// Takes in what a series says of the holder. One that names an instance says who holds that, not who the card,
+    /// whose power it has.
+    fn hear(&mut self, table: &Table, series: &Series<'_>) {
+        let Some(labels) = &table.holder else { return };
+        let said = self.said.get_or_insert_default();
+        let names_instance = find(series, &table.identity.gpu_instance).is_some();
+        if self.resource.kind == ResourceKind::Share || !names_instance {
+            said.join(labels.said(series));
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use gpufleet_telemetry::catalog;
 
+use super::super::holder::Pod;
 use super::super::table;
 use super::super::text::parse;
 use super::*;
@@ -130,6 +131,87 @@ fn a_time_sliced_gpu_is_counted_once_not_once_per_pod() {
         lines(&mapped),
         [format!("{UUID} gpufleet_gpu_power_watts = 300")]
     );
+}
+
+/// Each resource with what its series say of its holder.
+fn holders(mapped: &Mapped) -> Vec<(String, Option<Said>)> {
+    let resources = mapped.resources.iter();
+    resources
+        .map(|it| (it.resource.id.to_string(), it.said.clone()))
+        .collect()
+}
+
+/// These pods of namespace `ml`, in container `main`.
+fn pods(names: &[&str]) -> Said {
+    let pod = |name: &&str| Pod {
+        namespace: "ml".to_owned(),
+        name: (*name).to_owned(),
+        container: "main".to_owned(),
+        replica: None,
+    };
+    Said::Pods(names.iter().map(pod).collect())
+}
+
+fn labels_of(pod: &str) -> String {
+    format!("pod=\"{pod}\",namespace=\"ml\",container=\"main\"")
+}
+
+#[test]
+fn the_pod_that_holds_a_gpu_is_taken_from_whichever_of_its_series_names_it() {
+    let line = |gpu: char, metric: &str, labels: &str| {
+        format!("DCGM_FI_DEV_{metric}{{UUID=\"GPU-{gpu}\",{labels}}} 1\n")
+    };
+    let mapped = map(&[
+        line('a', "GPU_TEMP", ""),
+        line('a', "POWER_USAGE", &labels_of("train-0")),
+        line('a', "GPU_UTIL", &labels_of("train-0")),
+        line('b', "GPU_TEMP", "pod=\"\",namespace=\"\",container=\"\""),
+        line('c', "GPU_TEMP", ""),
+        line('d', "GPU_TEMP", &labels_of("one")),
+        line('d', "POWER_USAGE", &labels_of("other")),
+        line('e', "GPU_TEMP", &labels_of("No Pod")),
+    ]
+    .concat());
+    let expected = [
+        ("GPU-a", pods(&["train-0"])),
+        ("GPU-b", Said::Nobody),
+        ("GPU-c", Said::Nothing),
+        ("GPU-d", pods(&["one", "other"])),
+        ("GPU-e", Said::Unreadable),
+    ];
+    let expected = expected.map(|(id, said)| (id.to_owned(), Some(said)));
+    assert_eq!(holders(&mapped), expected);
+}
+
+#[test]
+fn an_instance_has_its_own_pod_and_its_card_none_of_them() {
+    let lines = |instance: &str, pod: &str| {
+        let of = format!("UUID=\"{UUID}\",GPU_I_ID=\"{instance}\",{}", labels_of(pod));
+        format!("DCGM_FI_PROF_SM_ACTIVE{{{of}}} 0.5\nDCGM_FI_DEV_POWER_USAGE{{{of}}} 300\n")
+    };
+    let mapped = map(&(lines("7", "train-0") + &lines("9", "serve")));
+    let expected = [
+        (UUID.to_owned(), Some(Said::Nothing)),
+        (format!("{UUID}/gi7"), Some(pods(&["train-0"]))),
+        (format!("{UUID}/gi9"), Some(pods(&["serve"]))),
+    ];
+    assert_eq!(holders(&mapped), expected);
+}
+
+#[test]
+fn of_whose_table_names_no_labels_nothing_is_said_until_another_table_s_series_come() {
+    let other = format!(
+        "nv_gpu_power_usage{{gpu_uuid=\"{UUID}\",{}}} 100\n",
+        labels_of("p")
+    );
+    assert_eq!(holders(&map(&other)), [(UUID.to_owned(), None)]);
+    let dcgm = format!(
+        "DCGM_FI_DEV_GPU_TEMP{{UUID=\"{UUID}\",{}}} 30\n",
+        labels_of("train-0")
+    );
+    let held = [(UUID.to_owned(), Some(pods(&["train-0"])))];
+    assert_eq!(holders(&map(&(other.clone() + &dcgm))), held);
+    assert_eq!(holders(&map(&(dcgm + &other))), held);
 }
 
 #[test]

@@ -13,6 +13,8 @@ use gpufleet_telemetry::identity::{PartKind, ResourceKind};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::holder::HolderLabels;
+
 /// Most tables of one agent: every exporter known to us ten times over.
 pub const MAX_TABLES: usize = 64;
 
@@ -65,6 +67,8 @@ pub struct Table {
     pub attributes: BTreeMap<String, Vec<String>>,
     /// A series whose labels describe the resource, joined by the UUID label.
     pub info: Option<String>,
+    /// Labels that name the pod that holds the resource.
+    pub holder: Option<HolderLabels>,
     /// The rows, in order: of two rows for one metric the first that has a value wins.
     pub rows: Vec<Row>,
     /// Rows by the name of the series they read.
@@ -140,6 +144,7 @@ struct File {
     #[serde(default)]
     attributes: BTreeMap<String, OneOrMany>,
     info: Option<String>,
+    holder: Option<Spanned<HolderLabels>>,
     #[serde(default)]
     metric: Vec<Spanned<RawRow>>,
 }
@@ -197,6 +202,11 @@ impl Table {
                 return Err(error_at(raw.resource.span().start, why));
             }
         };
+        let holder = raw.holder.map(|it| {
+            let start = it.span().start;
+            let checked = it.into_inner().checked(resource);
+            checked.map_err(|why| error_at(start, why))
+        });
         if raw.metric.len() > MAX_ROWS {
             let why = format!("metric: {} rows, at most {MAX_ROWS}", raw.metric.len());
             return Err(error_at(0, why));
@@ -222,6 +232,7 @@ impl Table {
                 .map(|(name, labels)| (name, labels.into_vec()))
                 .collect(),
             info: raw.info,
+            holder: holder.transpose()?,
             rows,
             by_source,
         })

@@ -74,6 +74,21 @@ async fn a_scrape_gives_full_resources_and_says_that_dcgm_names_are_taken() {
 }
 
 #[tokio::test]
+async fn each_scrape_notes_of_how_many_gpus_it_says_whether_a_pod_holds_them() {
+    let text = format!("{DCGM}DCGM_FI_DEV_GPU_UTIL{{UUID=\"GPU-2\",pod=\"\"}} 0\n");
+    let mut reader = reader(&Target::at(&serve(text).await), false);
+    let name = reader.name.clone();
+    assert_eq!(reader.exported.count(&name), (0, 0));
+    reader.read(turn()).await.expect("readings");
+    assert_eq!(reader.exported.count(&name), (1, 2));
+    // A model server's tables name no such labels.
+    let text = "vllm:num_requests_running{model_name=\"m\",pod=\"p\",namespace=\"n\"} 1\n";
+    let mut server = self::reader(&Target::at(&serve(text).await), false);
+    server.read(turn()).await.expect("readings");
+    assert_eq!(server.exported.count(&server.name), (0, 0));
+}
+
+#[tokio::test]
 async fn a_compressed_answer_is_read() {
     let answer = ([(header::CONTENT_ENCODING, "gzip")], gzip(DCGM));
     let readings = read(&serve(answer).await).await.expect("readings");
