@@ -191,7 +191,7 @@ async fn make(
         at: view.at,
     };
     let mut rows = waste::idle(&look);
-    rows.extend(waste::draining(&look));
+    rows.extend(waste::held_back(&look));
     rows.extend(waste::incidents(&look));
     let (below, unrated) = training::below_target(&look);
     rows.extend(below);
