@@ -24,6 +24,7 @@ use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::money::now::{self, MoneySnapshot};
 use crate::money::savings::Savings;
+use crate::money::savings::reached::Reached;
 use crate::money::tables::Targets;
 use crate::runs::RunKey;
 use crate::view::{Counts, FleetView};
@@ -132,6 +133,8 @@ pub(crate) struct Look<'a> {
     pub(crate) found: &'a MoneySnapshot,
     pub(crate) targets: &'a Targets,
     pub(crate) open: &'a [Incident],
+    /// What runs that ended reached of MFU; none where it is not worked out yet.
+    pub(crate) reached: Option<&'a Reached>,
     /// Whether it is worked out who could do with less.
     pub(crate) is_sized: bool,
     pub(crate) at: Timestamp,
@@ -187,6 +190,7 @@ async fn make(
         found: &found,
         targets: &terms.targets,
         open: &open,
+        reached: saved.map(|it| &it.reached),
         is_sized: saved.is_some(),
         at: view.at,
     };
