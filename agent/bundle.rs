@@ -52,7 +52,7 @@ const MAX_FILE_BYTES: usize = 16 * 1024 * 1024;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Attributes of a GPU, a share or the machine that go in.
-const HARDWARE: [&str; 19] = [
+const HARDWARE: [&str; 20] = [
     attribute::GPU_MODEL,
     attribute::GPU_INDEX,
     attribute::GPU_MINOR,
@@ -65,6 +65,7 @@ const HARDWARE: [&str; 19] = [
     attribute::VBIOS_VERSION,
     attribute::MIG_PROFILE,
     attribute::MIG_GPU_INSTANCE,
+    attribute::MIG_PLACEMENT,
     attribute::MIG_SLICES,
     attribute::FABRIC_CLUSTER,
     attribute::FABRIC_CLIQUE,

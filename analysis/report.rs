@@ -220,6 +220,8 @@ fn spot_json(spot: &Spot) -> Option<serde_json::Value> {
     let mut value = outcome_json(&spot.total());
     value["places"] = spot.places.iter().map(place).collect();
     value["preemptions_elsewhere"] = spot.elsewhere.into();
+    value["preempted_runs_elsewhere"] = spot.elsewhere_runs.into();
+    value["went_unsaid"] = spot.unsaid.into();
     value["preemptions_not_known"] = spot.untold.as_deref().into();
     (!spot.is_empty()).then_some(value)
 }
@@ -233,7 +235,9 @@ fn outcome_json(it: &Outcome) -> serde_json::Value {
         "unknown_gpu_millis": it.bought.unknown_gpu_millis,
         "saved": decimal(it.saved()),
         "preemptions": it.known_preemptions(),
-        "preemptions_of_unknown_loss": it.unknown_losses,
+        "preemptions_without_runs": it.known_preemptions().map(|_| it.without_runs),
+        "preempted_runs": it.known_preemptions().map(|_| it.runs),
+        "preempted_runs_of_unknown_loss": it.unknown_losses,
         "preemptions_per_1000_gpu_hours": thousandths.map(milli),
         "lost_gpu_millis": it.lost_gpu_millis,
         "lost": decimal(it.lost),

@@ -65,10 +65,12 @@ mod around_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use around::{Around, Demand, Hold, Measure, NotReady, Span, TRAINING_TARGETS, Target};
+pub use around::{
+    Around, Demand, Hold, Measure, NotReady, Span, TAKEN_BACK_S, TRAINING_TARGETS, Target,
+};
 pub use family::{Relative, away, family_minutes};
 pub use health::{Edge, FATAL_XIDS, HEALTH_KINDS, HealthEvent, edge};
-pub use now::{Now, Recent, Status, now};
+pub use now::{AtNode, Now, Recent, Status, now};
 
 use around::Second;
 use second::{Class, MinuteFacts};
@@ -212,16 +214,12 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
     let mut bridged = evidence.bridged(&asked.carry, start_s, policy);
     let unheld = Work::settle(&mut bridged, start_s, last, asked.carry.unheld);
     evidence.hold_on(&bridged, &asked.carry, &mut around);
-    // A kubelet that does not answer stops no GPU: what was measured active stays active.
-    for (it, class) in std::iter::zip(&mut around, &bridged) {
-        let is_lost = it.not_ready.is_some_and(|it| it.0 == State::Unhealthy);
-        if is_lost && *class == Class::Active {
-            it.not_ready = None;
-        }
-    }
+    let of_node: Vec<Option<(State, Reason)>> = std::iter::zip(&around, &bridged)
+        .map(|(it, class)| it.not_ready.and_then(|why| why.state(*class)))
+        .collect();
     let broken = health::broken(asked, start_s, &bridged, policy);
-    let cut: Vec<bool> = std::iter::zip(&broken, &around)
-        .map(|(broken, it)| broken.is_some() || it.not_ready.is_some() || it.is_standing)
+    let cut: Vec<bool> = std::iter::zip(&broken, std::iter::zip(&of_node, &around))
+        .map(|(broken, (node, it))| broken.is_some() || node.is_some() || it.is_standing)
         .collect();
     let runs = Runs::of(&bridged, &around, &cut, &asked.carry);
     let meter = energy::Meter::read(asked.hour, asked.minutes, asked.carry.metered);
@@ -230,7 +228,7 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
         let state = match asked.around.is_billed(start_s + second as i64) {
             Some(false) => None,
             _ if around[second].is_away => None,
-            _ if around[second].not_ready.is_some() => around[second].not_ready,
+            _ if of_node[second].is_some() => of_node[second],
             billed => match (bridged[second], broken[second]) {
                 (Class::Gone, _) => billed.map(|_| (State::Unobserved, Reason::NoSample)),
                 (_, Some((reason, _))) => Some((State::Unhealthy, reason)),

@@ -8,9 +8,11 @@
 //! [`sender_clock`], [`naming`], [`resource`], [`owners`], [`fold`], [`holding`], [`live`],
 //! [`steps`], [`commit`].
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use gpufleet_analysis::states::Span;
 use gpufleet_program::section;
 use gpufleet_telemetry::command::Command;
 use gpufleet_telemetry::identity::AgentId;
@@ -203,6 +205,18 @@ impl Fleet {
         None
     }
 
+    /// The nodes that their provider takes back now. Those of which it was said before this server started are not known.
+    pub fn taken_back(&self, now: Timestamp) -> TakenBack {
+        let mut all = TakenBack::new();
+        for shard in &self.shards {
+            let shard = lock(shard);
+            let known = shard.taken_back.iter();
+            let those = known.filter(|it| Span::taken_back(it.1.seconds()).has(now.seconds()));
+            all.extend(those.map(|(node, said)| (node.clone(), *said)));
+        }
+        all
+    }
+
     /// The runs of training jobs as they are now.
     pub const fn runs(&self) -> &Runs {
         &self.runs
@@ -321,6 +335,9 @@ fn lock_commit(commit: &Mutex<commit::InFlight>) -> MutexGuard<'_, commit::InFli
         .lock()
         .expect("nothing panics while it holds the commit in flight")
 }
+
+/// The nodes that are taken back, by cluster and name, and when that was said.
+pub type TakenBack = HashMap<(Arc<str>, Arc<str>), Timestamp>;
 
 /// A shared name: the same text is kept once per agent.
 type Name = Arc<str>;

@@ -28,7 +28,6 @@ use crate::store::model::FencingToken;
 use crate::store::{CommitError, Store, StoreError};
 use crate::threads::apart;
 
-pub mod cordoned;
 mod demand;
 pub mod fixed;
 pub mod known;
@@ -37,6 +36,7 @@ pub mod look;
 pub mod names;
 pub mod pools;
 pub mod slurm;
+pub mod troubled;
 mod unheld;
 
 use demand::Tally;

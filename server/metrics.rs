@@ -13,7 +13,6 @@ use axum::extract::{Extension, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use gpufleet_analysis::ledger::State as GpuState;
 use gpufleet_telemetry::catalog::{Kind, Metric, server};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
@@ -158,9 +157,7 @@ fn write_gpu(out: &mut String, metric: &Metric, labelled: &Labelled<'_>, at: Tim
             );
             1.0
         }
-        id if id == server::GPU_OBSERVED.id => {
-            f64::from(u8::from(gpu.state != GpuState::Unobserved))
-        }
+        id if id == server::GPU_OBSERVED.id => f64::from(u8::from(gpu.is_observed())),
         id if id == server::GPU_HELD.id => match is_held(gpu) {
             Some(held) => f64::from(u8::from(held)),
             None => return,
@@ -184,7 +181,7 @@ fn write_gpu(out: &mut String, metric: &Metric, labelled: &Labelled<'_>, at: Tim
 
 /// Whether someone holds it; none while that is not known, and so while nothing is.
 fn is_held(gpu: &GpuView) -> Option<bool> {
-    let is_known = gpu.holder_known && gpu.state != GpuState::Unobserved;
+    let is_known = gpu.holder_known && gpu.is_observed();
     is_known.then_some(gpu.held)
 }
 

@@ -24,6 +24,7 @@ use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::money::now::{self, MoneySnapshot};
 use crate::money::savings::Savings;
+use crate::money::savings::reached::Reached;
 use crate::money::tables::Targets;
 use crate::runs::RunKey;
 use crate::view::{Counts, FleetView};
@@ -137,6 +138,8 @@ pub(crate) struct Look<'a> {
     pub(crate) found: &'a MoneySnapshot,
     pub(crate) targets: &'a Targets,
     pub(crate) open: &'a [Incident],
+    /// What runs that ended reached of MFU; none where it is not worked out yet.
+    pub(crate) reached: Option<&'a Reached>,
     /// Whether it is worked out who could do with less.
     pub(crate) is_sized: bool,
     pub(crate) at: Timestamp,
@@ -193,11 +196,12 @@ async fn make(
         found: &found,
         targets: &terms.targets,
         open: &open,
+        reached: saved.map(|it| &it.reached),
         is_sized: saved.is_some(),
         at: view.at,
     };
     let mut rows = waste::idle(&look);
-    rows.extend(waste::draining(&look));
+    rows.extend(waste::held_back(&look));
     rows.extend(waste::incidents(&look));
     let (below, unrated) = training::below_target(&look);
     rows.extend(below);

@@ -106,6 +106,8 @@ pub struct GpuView {
     pub state: State,
     /// Why it is in that state, as far as it is known.
     pub reason: Reason,
+    /// Whether nothing came from it for a while: its readings are the last that were told.
+    pub is_silent: bool,
     /// The first point ever.
     pub first_seen: Timestamp,
     /// Whether a recording holds just one sample of it, however often it is played.
@@ -147,9 +149,9 @@ pub struct Shown {
 }
 
 impl GpuView {
-    /// Whether its readings are of now. Those of a GPU that fell silent are the last that were told.
-    pub fn is_seen(&self) -> bool {
-        self.reason != Reason::NoSample
+    /// Whether what it does is known: it is not silent, and its holder and activity are told.
+    pub fn is_observed(&self) -> bool {
+        !self.is_silent && self.state != State::Unobserved
     }
 
     /// What people call it: by its place, which they know.

@@ -146,6 +146,8 @@ pub mod attribute {
     pub const MIG_PROFILE: &str = "gpufleet.mig.profile";
     /// A MIG instance's GPU instance id.
     pub const MIG_GPU_INSTANCE: &str = "gpufleet.mig.gpu_instance";
+    /// Where a MIG instance lies on its card: the number of its profile and its first memory slice, `19:4`.
+    pub const MIG_PLACEMENT: &str = "gpufleet.mig.placement";
     /// A MIG instance's compute slices, of the card's total.
     pub const MIG_SLICES: &str = "gpufleet.mig.slices";
     /// Of a replica of a time-sliced GPU or MIG instance: the device that it is a replica of.

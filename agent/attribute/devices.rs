@@ -3,13 +3,14 @@
 //! NVIDIA's plugin: `GPU-<uuid>`, `MIG-<uuid>` or an index, with `::<n>` behind it for a replica of a
 //! time-sliced device. GKE's: `nvidia0` (the minor number of the device file), `nvidia0/gi1` (a MIG
 //! instance), either with `/vgpu3` behind it where it is shared. NVIDIA's DRA driver: `gpu-0` (the minor
-//! number); its MIG devices are named by where they lie on the card, which NVML does not tell, so they
-//! stay unknown.
+//! number); its MIG devices are named by where they lie on the card: `gpu-0-mig-1g10gb-19-4` (profile, its number and
+//! the first memory slice), by older versions `gpu-0-mig-19-4-1` (the number, the first slice and how many). NVML tells
+//! where an instance lies to root alone; without that they stay unknown, and may be any instance of that card.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpufleet_telemetry::identity::{ResourceKind, attribute};
+use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 
 use super::users::Card;
 
@@ -29,7 +30,12 @@ enum Which {
     Index(u32),
     /// By the minor number of its device file, and by the GPU instance where it is a share.
     Minor(u32, Option<u32>),
+    /// By the minor number of its card, and by where it lies on that.
+    Placed(u32, Placement),
 }
+
+/// The number of a profile and the first memory slice.
+type Placement = (u32, u32);
 
 /// The GPUs and shares of this node, to be found by what device plugins call them.
 #[derive(Debug, Default)]
@@ -37,6 +43,8 @@ pub(super) struct Directory {
     ids: BTreeMap<Arc<str>, Arc<str>>,
     indexes: BTreeMap<u32, Arc<str>>,
     minors: BTreeMap<(u32, Option<u32>), Arc<str>>,
+    /// None where several lie in one place: compute instances of one GPU instance.
+    placed: BTreeMap<(u32, Placement), Option<Arc<str>>>,
 }
 
 impl Device {
@@ -50,11 +58,30 @@ impl Device {
 
     /// The device that a driver of dynamic resources allocated.
     pub(super) fn of_claim(name: &str) -> Option<Self> {
-        let minor = name.strip_prefix("gpu-")?.parse().ok()?;
-        Some(Self {
-            which: Which::Minor(minor, None),
-            replica: None,
-        })
+        let name = name.strip_prefix("gpu-")?;
+        let (minor, part) = match name.split_once("-mig-") {
+            Some((minor, part)) => (minor, Some(part)),
+            None => (name, None),
+        };
+        let minor = minor.parse().ok()?;
+        let which = match part {
+            Some(part) => Which::Placed(minor, placement(part)?),
+            None => Which::Minor(minor, None),
+        };
+        let replica = None;
+        Some(Self { which, replica })
+    }
+
+    /// Whether this may be a device that was claimed by a name under which none is found: a part of a card lies on that
+    /// card, and of everything else nobody knows.
+    pub(super) fn may_be(name: &str, card: &Resource) -> bool {
+        let part = name
+            .strip_prefix("gpu-")
+            .and_then(|it| it.split_once("-mig-"));
+        let of_card = part.and_then(|(minor, _)| minor.parse::<u32>().ok());
+        let minor = card.attribute(attribute::GPU_MINOR);
+        let minor = minor.and_then(|it| it.parse::<u32>().ok());
+        of_card.is_none() || minor.is_none() || of_card == minor
     }
 
     fn of_nvidia(text: &str) -> Option<Self> {
@@ -91,6 +118,20 @@ impl Device {
     }
 }
 
+/// What follows `-mig-` in the name of a claimed part.
+fn placement(part: &str) -> Option<Placement> {
+    let fields: Vec<&str> = part.split('-').collect();
+    let number = |text: &str| text.parse::<u32>().ok();
+    match *fields.as_slice() {
+        [profile, start, size] if number(profile).is_some() && number(size).is_some() => {
+            Some((number(profile)?, number(start)?))
+        }
+        // The name of a profile may have a dash in it: `1g10gb-me`.
+        [_, .., profile, start] => Some((number(profile)?, number(start)?)),
+        _ => None,
+    }
+}
+
 impl Directory {
     pub(super) fn new(cards: &[Card]) -> Self {
         let mut made = Self::default();
@@ -114,8 +155,18 @@ impl Directory {
         for card in cards {
             let resource = &card.resource;
             let instance = resource.attribute(attribute::MIG_GPU_INSTANCE);
+            let placement = resource.attribute(attribute::MIG_PLACEMENT);
             let parent = resource.attribute(attribute::PARENT);
             let minor = parent.and_then(|it| minor_of.get(it));
+            let placement = placement.and_then(|it| {
+                let (profile, start) = it.split_once(':')?;
+                Some((profile.parse().ok()?, start.parse().ok()?))
+            });
+            if let (Some(placement), Some(minor)) = (placement, minor) {
+                let lies = made.placed.entry((*minor, placement));
+                let known = Some(Arc::clone(&resource.id));
+                lies.and_modify(|it| *it = None).or_insert(known);
+            }
             if let (Some(instance), Some(minor)) = (instance.and_then(|it| it.parse().ok()), minor)
             {
                 let place = (*minor, Some(instance));
@@ -131,14 +182,13 @@ impl Directory {
             Which::Id(id) => self.ids.get(id.as_str()),
             Which::Index(index) => self.indexes.get(index),
             Which::Minor(minor, instance) => self.minors.get(&(*minor, *instance)),
+            Which::Placed(minor, placement) => self.placed.get(&(*minor, *placement))?.as_ref(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_telemetry::identity::Resource;
-
     use super::*;
 
     fn card(kind: ResourceKind, id: &str, attributes: &[(&str, &str)]) -> Card {
@@ -158,18 +208,22 @@ mod tests {
             let numbers = [(attribute::GPU_INDEX, index), (attribute::GPU_MINOR, minor)];
             card(ResourceKind::Gpu, id, &numbers)
         };
-        let share = |id, instance| {
+        let share = |id, instance, placement| {
             let place = [
                 (attribute::PARENT, "GPU-b"),
+                (attribute::GPU_MINOR, "0"),
                 (attribute::MIG_GPU_INSTANCE, instance),
+                (attribute::MIG_PLACEMENT, placement),
             ];
             card(ResourceKind::Share, id, &place)
         };
         Directory::new(&[
             gpu("GPU-a", "0", "1"),
             gpu("GPU-b", "1", "0"),
-            share("MIG-c", "7"),
-            share("MIG-d", "9"),
+            share("MIG-c", "7", "9:0"),
+            share("MIG-d", "9", "19:4"),
+            share("MIG-e", "10", "19:5"),
+            share("MIG-f", "10", "19:5"),
         ])
     }
 
@@ -215,15 +269,52 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_device_is_known_by_its_minor_number_and_a_part_of_one_is_not() {
+    fn a_claimed_device_is_known_by_its_minor_number_and_a_part_of_one_by_where_it_lies() {
         let directory = directory();
         let find = |name: &str| {
             let device = Device::of_claim(name)?;
             directory.find(&device).map(|it| it.to_string())
         };
         assert_eq!(find("gpu-0").as_deref(), Some("GPU-b"));
-        for name in ["gpu-2", "gpu-0-mig-19-4-4", "gpu-", "0", "imex-channel-0"] {
+        for (name, expected) in [
+            ("gpu-0-mig-19-4-1", "MIG-d"),
+            ("gpu-0-mig-1g10gb-19-4", "MIG-d"),
+            ("gpu-0-mig-1g10gb-me-19-4", "MIG-d"),
+            ("gpu-0-mig-9-0-4", "MIG-c"),
+            ("gpu-0-mig-3g40gb-9-0", "MIG-c"),
+        ] {
+            assert_eq!(find(name).as_deref(), Some(expected), "{name}");
+        }
+        for name in [
+            "gpu-2",
+            "gpu-1-mig-19-4-1",
+            "gpu-0-mig-14-4-2",
+            // Two compute instances lie there.
+            "gpu-0-mig-19-5-1",
+            "gpu-0-mig-19",
+            "gpu-0-mig-1g10gb-4",
+            "gpu-0-mig-",
+            "gpu-",
+            "0",
+            "imex-channel-0",
+        ] {
             assert_eq!(find(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_not_found_may_be_any_on_its_card_and_on_no_other() {
+        let share = |minor: &[(&str, &str)]| card(ResourceKind::Share, "MIG-c", minor);
+        let of_card = |minor| share(&[(attribute::GPU_MINOR, minor)]);
+        for (name, card, expected) in [
+            ("gpu-0-mig-19-4-1", of_card("0"), true),
+            ("gpu-0-mig-strange", of_card("0"), true),
+            ("gpu-0-mig-19-4-1", of_card("1"), false),
+            ("gpu-0-mig-19-4-1", share(&[]), true),
+            ("gpu-9", of_card("1"), true),
+            ("3 more devices", of_card("1"), true),
+        ] {
+            assert_eq!(Device::may_be(name, &card.resource), expected, "{name}");
         }
     }
 }

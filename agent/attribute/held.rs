@@ -296,8 +296,10 @@ impl<N: Names> Known<'_, N> {
     /// That nobody holds it, where everybody who would know has said who holds what: the kubelet, Slurm,
     /// and the driver of its processes.
     fn nobody(&self, card: &Card, words: &Words<'_>, strangers: &BTreeSet<String>) -> Answer {
-        if !strangers.is_empty() {
-            let devices = listed(strangers.iter().cloned());
+        let may_be = |it: &&String| Device::may_be(it, &card.resource);
+        let mut strangers = strangers.iter().filter(may_be).cloned().peekable();
+        if strangers.peek().is_some() {
+            let devices = listed(strangers);
             let words = format!("the kubelet gave away {devices}, which may be this");
             return Answer::Unknown(Unknown::Unplaced, words);
         }

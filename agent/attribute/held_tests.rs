@@ -537,6 +537,25 @@ fn while_a_device_that_was_given_away_has_no_place_no_gpu_is_nobody_s() {
     );
     check(Kubelet::Said(&list), &[8], Some(&[]), "slurm:8");
     check(Kubelet::Said(&list), &[], Some(&[1]), "pod:a/runs");
+    // A part of another card is none of this one.
+    let unknown = |minor: &str| {
+        let resource = Resource::new(ResourceKind::Gpu, "GPU-0").with(attribute::GPU_MINOR, minor);
+        let cards = [Card {
+            resource: Arc::new(resource),
+            processes: Some(Vec::new()),
+        }];
+        let found = found(&Known {
+            cards: &cards,
+            kubelet: Kubelet::Said(&list),
+            slurm: Slurm::NotHere,
+            given: None,
+            looked: &Looked::default(),
+            names: &Someone,
+        });
+        found.unknown
+    };
+    assert_eq!(unknown("0"), BTreeMap::from([("unplaced", 1)]));
+    assert_eq!(unknown("1"), BTreeMap::new());
     list.held.clear();
     list.left_out = 3;
     check(

@@ -35,6 +35,9 @@ const MAX_ANSWER_BYTES: u64 = 4 << 20;
 /// When a job is asked for again of which nothing could be learned.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
+/// The first release whose commands print JSON: 21.08.
+const FIRST_WITH_JSON: (u32, u32) = (21, 8);
+
 /// What says that this is a node of Slurm. Where the controller hands out the configuration (configless), slurmd keeps
 /// what it got in its own folder, with a link in /run; started by systemd it writes no pid file, and has a cgroup.
 const SLURMD: [&str; 9] = [
@@ -253,6 +256,14 @@ fn facts(answer: &[u8]) -> Result<Facts, String> {
         .collect())
 }
 
+/// The version that one of Slurm's commands says it has, `slurm 20.11.9`, where that is of before they printed JSON.
+pub fn without_json(said: &str) -> Option<&str> {
+    let version = said.split_whitespace().last()?;
+    let mut parts = version.split('.').map(str::parse::<u32>);
+    let release = (parts.next()?.ok()?, parts.next()?.ok()?);
+    (release < FIRST_WITH_JSON).then_some(version)
+}
+
 /// Whether these bytes are an answer of `scontrol` with a job.
 pub fn understands(bytes: &[u8]) -> bool {
     facts(bytes).is_ok_and(|it| !it.is_empty())
@@ -319,6 +330,20 @@ mod tests {
                 .expect_err("none")
                 .contains("attribute.scontrol_path")
         );
+    }
+
+    #[test]
+    fn a_release_of_before_there_was_json_is_known_by_its_version() {
+        for (said, expected) in [
+            ("slurm 20.11.9\n", Some("20.11.9")),
+            ("slurm-wlm 19.05.5", Some("19.05.5")),
+            ("slurm 21.08.0", None),
+            ("slurm 23.11.4-1.2", None),
+            ("slurm", None),
+            ("", None),
+        ] {
+            assert_eq!(without_json(said), expected, "{said}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What doctor asks of those who know who holds GPUs: the kubelet, the Kubernetes API, Slurm.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use gpufleet_program::kubernetes::{Api, ApiError, escaped};
 use serde_json::Value;
@@ -105,6 +106,15 @@ pub(super) fn of_slurm(machine: &Machine, config: &AttributeConfig) -> Finding {
     match (jobs.is_dir(), &scontrol, &squeue) {
         (true, ..) => {}
         (false, Some(_), Some(squeue)) => {
+            if let Some(old) = without_json(squeue) {
+                return Finding::no(
+                    CHECK,
+                    format!(
+                        "no prolog writes which GPUs jobs have, and {old}, so of GPUs without processes it is not known"
+                    ),
+                    "set Prolog and Epilog in slurm.conf to the scripts of deploy/slurm, which need no JSON, or update Slurm",
+                );
+            }
             let why = format!(
                 "no prolog, so {} is asked which GPUs jobs have",
                 squeue.display()
@@ -121,7 +131,14 @@ pub(super) fn of_slurm(machine: &Machine, config: &AttributeConfig) -> Finding {
         }
     }
     match scontrol {
-        Some(path) => Finding::yes(CHECK, format!("{} names jobs", path.display())),
+        Some(path) => match without_json(&path) {
+            Some(old) => Finding::no(
+                CHECK,
+                format!("{old}, so jobs have a number and no account"),
+                "update Slurm to 21.08 or newer",
+            ),
+            None => Finding::yes(CHECK, format!("{} names jobs", path.display())),
+        },
         None => Finding::no(
             CHECK,
             format!(
@@ -131,6 +148,18 @@ pub(super) fn of_slurm(machine: &Machine, config: &AttributeConfig) -> Finding {
             "install Slurm's client commands, or set attribute.scontrol_path",
         ),
     }
+}
+
+/// That one of Slurm's commands is too old to be asked; none where it is not, or does not say.
+fn without_json(program: &Path) -> Option<String> {
+    let mut asked = Command::new(program);
+    let said = asked.arg("--version").stdin(Stdio::null()).output().ok()?;
+    let said = String::from_utf8_lossy(&said.stdout);
+    let version = slurm::without_json(&said)?;
+    let name = program.display();
+    Some(format!(
+        "{name} is of Slurm {version}, which is older than 21.08 and prints no JSON"
+    ))
 }
 
 /// Where a program is, as the shell looks for it.

@@ -73,6 +73,36 @@ async fn the_line_of_ras_says_whether_pods_can_be_asked() {
     }
 }
 
+#[tokio::test]
+async fn of_a_slurm_that_prints_no_json_it_is_said_what_to_do() {
+    use std::os::unix::fs::PermissionsExt as _;
+    for (version, without_prolog, with_prolog) in [
+        ("20.11.9", "which is older than 21.08", "no account"),
+        ("23.02.6", "is asked which GPUs jobs have", "names jobs"),
+    ] {
+        let root = tempfile::tempdir().expect("a folder");
+        write(root.path(), "etc/slurm/slurm.conf", "");
+        let mut config = Config::for_tests();
+        config.attribute.enabled = true;
+        config.attribute.scontrol_path = root.path().join("scontrol");
+        config.attribute.squeue_path = root.path().join("squeue");
+        for name in ["scontrol", "squeue"] {
+            let says = format!("#!/bin/sh\n[ \"$*\" = --version ] && echo slurm {version}\n");
+            write(root.path(), name, &says);
+            let right = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(root.path().join(name), right).expect("its own file");
+        }
+        for expected in [without_prolog, with_prolog] {
+            let findings = look(&config, root.path().to_owned()).await;
+            let found = of(&findings, "Slurm");
+            assert!(found.why.contains(expected), "{version}: {found:?}");
+            let is_old = version == "20.11.9";
+            assert_eq!(found.verdict == Verdict::No, is_old, "{found:?}");
+            write(root.path(), "var/lib/gpufleet-jobs/0", "77\n");
+        }
+    }
+}
+
 const NVRM: &str = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08  Wed Jul\n";
 
 #[tokio::test]

@@ -10,20 +10,25 @@
 //! - net = saved − lost. It may be below 0.
 //! - preemptions per 1,000 GPU-hours at Spot, as counted for saved.
 //!
-//! A preemption counts where its run was on nodes that are paid at Spot: one that lost its nodes to a
-//! run of higher priority on nodes on demand is no price of Spot, and is counted as elsewhere.
+//! A preemption is of a machine, counted once whatever told it and however many runs ended with it ([`TakenBack`]); the
+//! runs are counted beside. It counts where its node was paid at Spot: what ended so on nodes on demand, or on nodes that
+//! are not known, is no price of Spot, and is counted as elsewhere.
 //!
 //! Numbers. Nano-units (i128), GPU-milliseconds (i64); rates of preemptions in thousandths.
 //!
-//! Limits. Of a preemption whose lost steps or whose way back nobody told, that part is not known: it is in
-//! no sum and counted, so a net saving beside such a count is the most that it can be. Where the runs of that time
-//! are not known, neither is how often there were preemptions: that is said, and is not none. Machines that went
-//! without a run on them are no preemption here.
+//! Limits. Of a run whose lost steps or whose way back nobody told, that part is not known: it is in
+//! no sum and counted, so a net saving beside such a count is the most that it can be. What else than runs that tell
+//! their steps was on machines that were taken back nobody knows: it is in no loss, and those machines are counted. Where
+//! the runs of that time are not known, neither is how often there were preemptions: that is said, and is not none.
 //!
 //! Source: the rule is that of the cloud's own calculators, with losses taken off; the published shares
 //! (“60 to 91 %”) are not used, because they do not hold for GPU machines.
 
 use std::collections::BTreeMap;
+
+mod taken_back;
+
+pub use taken_back::{Life, Machine, Notice, Preempted, TakenBack, WITHIN_MS};
 
 use super::{Chargeback, Fleet, Node};
 use crate::money::ratio;
@@ -56,34 +61,25 @@ pub struct Bought {
     pub unknown_gpu_millis: i64,
 }
 
-/// A run that was preempted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Preempted {
-    /// Its cluster.
-    pub cluster: String,
-    /// The node of the rank that went first, or of another of its ranks.
-    pub node: String,
-    /// Work done in vain, GPU-milliseconds; none when not known.
-    pub lost_gpu_millis: Option<i64>,
-    /// What the next attempt took until its first step, GPU-milliseconds; none when not known.
-    pub recovery_gpu_millis: Option<i64>,
-}
-
 /// What Spot came to in one place, or in all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// Time and money.
     pub bought: Bought,
-    /// Runs that were preempted.
+    /// Machines that were taken back.
     pub preemptions: u64,
-    /// Preemptions of which not everything that they lost is known.
+    /// Those on which no run told its steps.
+    pub without_runs: u64,
+    /// Runs that ended with a machine that was taken back.
+    pub runs: u64,
+    /// Runs of which not everything that they lost is known.
     pub unknown_losses: u64,
     /// Work in vain and ways back, GPU-milliseconds, as far as they are known.
     pub lost_gpu_millis: i64,
     /// The same in nano-units.
     pub lost: i128,
-    /// Whether it is not known which runs were preempted in all of that time: what stands here of them is the
-    /// least that it can be.
+    /// Whether it is not known what was preempted in all of that time: what stands here of it is the least that it can
+    /// be.
     pub is_untold: bool,
 }
 
@@ -92,9 +88,13 @@ pub struct Outcome {
 pub struct Spot {
     /// By place.
     pub places: BTreeMap<Place, Outcome>,
-    /// Preempted runs on nodes that are not paid at Spot, or that are not known.
+    /// Machines that were taken back and are not paid at Spot, or not known.
     pub elsewhere: u64,
-    /// Why it is not known which runs were preempted in all of that time; none where it is.
+    /// Runs that ended with those.
+    pub elsewhere_runs: u64,
+    /// Machines at Spot that went, of which nobody says whether they were taken back.
+    pub unsaid: u64,
+    /// Why it is not known what was preempted in all of that time; none where it is.
     pub untold: Option<String>,
 }
 
@@ -130,7 +130,7 @@ impl Outcome {
         self.saved() - self.lost
     }
 
-    /// Runs that were preempted; none where that is not known.
+    /// Machines that were taken back; none where that is not known.
     pub const fn known_preemptions(&self) -> Option<u64> {
         if self.is_untold {
             None
@@ -145,9 +145,16 @@ impl Outcome {
         ratio(count, THOUSAND_HOURS_MS, self.bought.gpu_millis.into())
     }
 
-    /// Takes a preemption in, priced by the time that was bought here.
-    fn take(&mut self, it: &Preempted) {
-        self.preemptions += 1;
+    /// Takes a machine in, with its runs.
+    fn take(&mut self, it: &Machine) {
+        self.preemptions += u64::from(it.is_in_time);
+        self.without_runs += u64::from(!it.had_run);
+        it.runs.iter().for_each(|run| self.take_run(run));
+    }
+
+    /// Takes a run in, priced by the time that was bought here.
+    fn take_run(&mut self, it: &Preempted) {
+        self.runs += 1;
         let parts = [it.lost_gpu_millis, it.recovery_gpu_millis];
         self.unknown_losses += u64::from(parts.contains(&None));
         let lost = parts.into_iter().flatten().fold(0, i64::saturating_add);
@@ -164,11 +171,11 @@ impl Outcome {
 }
 
 impl Spot {
-    /// What Spot came to, with these runs that were preempted in that time, and why they may not be all.
+    /// What Spot came to, with what was taken back in that time, and why that may not be all.
     pub fn of(
         made: &Chargeback,
         fleet: &Fleet,
-        preempted: &[Preempted],
+        taken_back: &TakenBack,
         untold: Option<&str>,
     ) -> Self {
         let bought = made.spot.iter();
@@ -182,19 +189,23 @@ impl Spot {
         };
         let mut spot = Self {
             places: bought.map(outcome).collect(),
-            elsewhere: 0,
+            unsaid: taken_back.unsaid,
             untold: untold.map(str::to_owned),
+            ..Self::default()
         };
         let mut nodes: BTreeMap<(&str, &str), &Node> = BTreeMap::new();
         for node in fleet.nodes.iter().filter(|it| it.basis == Basis::Spot) {
             nodes.insert((&node.cluster, &node.name), node);
         }
-        for it in preempted {
+        for it in &taken_back.machines {
             let node = nodes.get(&(it.cluster.as_str(), it.node.as_str()));
             let place = node.map(|it| Place::of(it));
             match place.and_then(|it| spot.places.get_mut(&it)) {
                 Some(outcome) => outcome.take(it),
-                None => spot.elsewhere += 1,
+                None => {
+                    spot.elsewhere += u64::from(it.is_in_time);
+                    spot.elsewhere_runs += it.runs.len() as u64;
+                }
             }
         }
         spot
@@ -206,6 +217,8 @@ impl Spot {
         for it in self.places.values() {
             total.bought.add(&it.bought);
             total.preemptions += it.preemptions;
+            total.without_runs += it.without_runs;
+            total.runs += it.runs;
             total.unknown_losses += it.unknown_losses;
             total.lost_gpu_millis = total.lost_gpu_millis.saturating_add(it.lost_gpu_millis);
             total.lost += it.lost;
@@ -244,9 +257,29 @@ mod tests {
     fn preempted(node: &str, lost: Option<i64>, recovery: Option<i64>) -> Preempted {
         Preempted {
             cluster: "c".to_owned(),
-            node: node.to_owned(),
+            nodes: vec![node.to_owned()],
+            ended_ms: FIRST_HOUR * HOUR,
             lost_gpu_millis: lost,
             recovery_gpu_millis: recovery,
+        }
+    }
+
+    /// A machine of this node that was taken back with these runs.
+    fn machine(node: &str, runs: &[Preempted]) -> Machine {
+        Machine {
+            cluster: "c".to_owned(),
+            node: node.to_owned(),
+            at_ms: FIRST_HOUR * HOUR,
+            is_in_time: true,
+            had_run: !runs.is_empty(),
+            runs: runs.to_vec(),
+        }
+    }
+
+    fn taken_back(machines: &[Machine]) -> TakenBack {
+        TakenBack {
+            machines: machines.to_vec(),
+            unsaid: 0,
         }
     }
 
@@ -260,7 +293,11 @@ mod tests {
             preempted("node-0", Some(8 * HOUR), Some(2 * HOUR)),
             preempted("node-0", Some(6 * HOUR), Some(0)),
         ];
-        let spot = Spot::of(&made, &fleet, &lost, None);
+        // Two machines of which one had both runs, and one that is another month's.
+        let mut others = machine("node-0", &[preempted("node-0", Some(0), Some(0))]);
+        others.is_in_time = false;
+        let all = [machine("node-0", &lost), machine("node-0", &[]), others];
+        let spot = Spot::of(&made, &fleet, &taken_back(&all), None);
         assert_eq!(spot.places.len(), 1, "on demand is no place of Spot");
         let (place, outcome) = spot.places.first_key_value().expect("a place");
         assert_eq!(
@@ -276,6 +313,10 @@ mod tests {
         );
         assert_eq!(outcome.net(), 3_410 * USD);
         assert_eq!(outcome.preemptions_per_1000_hours(), Some(2_500));
+        assert_eq!(
+            (outcome.preemptions, outcome.runs, outcome.without_runs),
+            (2, 3, 1)
+        );
         assert_eq!((outcome.unknown_losses, spot.elsewhere), (0, 0));
         assert_eq!(spot.total(), *outcome);
         let paid = made.lines.iter().filter(|it| it.0.node == Some(0));
@@ -289,21 +330,22 @@ mod tests {
         let told = preempted("node-0", Some(HOUR), Some(0));
         let partly = preempted("node-0", Some(HOUR), None);
         let not = preempted("node-0", None, None);
-        let spot = Spot::of(&made, &fleet, &[told, partly, not], None);
-        let total = spot.total();
-        assert_eq!((total.preemptions, total.unknown_losses), (3, 2));
+        let one = taken_back(&[machine("node-0", &[told, partly, not])]);
+        let total = Spot::of(&made, &fleet, &one, None).total();
+        assert_eq!(
+            (total.preemptions, total.runs, total.unknown_losses),
+            (1, 3, 2)
+        );
         assert_eq!(total.lost, 10 * USD, "two GPU-hours of 5");
     }
 
     #[test]
     fn a_run_that_lost_nodes_on_demand_or_unknown_ones_is_no_price_of_spot() {
         let (fleet, made) = made(RATES, 10);
-        let lost = [
-            preempted("node-1", Some(HOUR), Some(HOUR)),
-            preempted("", Some(HOUR), Some(HOUR)),
-        ];
-        let spot = Spot::of(&made, &fleet, &lost, None);
-        assert_eq!(spot.elsewhere, 2);
+        let run = |node: &str| machine(node, &[preempted(node, Some(HOUR), Some(HOUR))]);
+        let all = [run("node-1"), run(""), machine("node-9", &[])];
+        let spot = Spot::of(&made, &fleet, &taken_back(&all), None);
+        assert_eq!((spot.elsewhere, spot.elsewhere_runs), (3, 2));
         let total = spot.total();
         assert_eq!((total.preemptions, total.lost), (0, 0));
     }
@@ -313,30 +355,28 @@ mod tests {
         let only_spot = "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n\
             box-8g,here,spot,USD,40,4.5,2026-10-01,,list,a\n";
         let (fleet, made) = made(only_spot, 10);
-        let spot = Spot::of(
-            &made,
-            &fleet,
-            &[preempted("node-0", Some(HOUR), Some(0))],
-            None,
-        );
-        let total = spot.total();
+        let lost = [preempted("node-0", Some(HOUR), Some(0))];
+        let lost = taken_back(&[machine("node-0", &lost)]);
+        let total = Spot::of(&made, &fleet, &lost, None).total();
         assert_eq!((total.bought.spot, total.saved(), total.lost), (0, 0, 0));
         assert_eq!(total.bought.unknown_gpu_millis, 80 * HOUR);
         assert_eq!(total.preemptions_per_1000_hours(), None);
         assert_eq!(total.unknown_losses, 1, "its time has no price");
-        assert!(Spot::of(&Chargeback::default(), &fleet, &[], None).is_empty());
+        let nothing = TakenBack::default();
+        assert!(Spot::of(&Chargeback::default(), &fleet, &nothing, None).is_empty());
     }
 
     #[test]
     fn runs_that_are_not_known_any_more_are_no_month_without_preemptions() {
         let (fleet, made) = made(RATES, 10);
         let seen = [preempted("node-0", Some(HOUR), Some(0))];
+        let seen = taken_back(&[machine("node-0", &seen)]);
         let spot = Spot::of(&made, &fleet, &seen, Some("deleted"));
         let total = spot.total();
         assert_eq!(total.known_preemptions(), None);
         assert_eq!(total.preemptions_per_1000_hours(), None);
         assert_eq!(total.lost, 5 * USD, "what is known is lost all the same");
-        let none = Spot::of(&made, &fleet, &[], None).total();
+        let none = Spot::of(&made, &fleet, &TakenBack::default(), None).total();
         assert_eq!(none.known_preemptions(), Some(0));
         assert_eq!(none.preemptions_per_1000_hours(), Some(0));
     }

@@ -13,7 +13,7 @@ use crate::incident::Family;
 use crate::limit::{State, Test};
 use crate::port::{self, Machine, Port};
 use crate::silent::is_silent;
-use crate::states::{Now, Policy, Recent, now};
+use crate::states::{AtNode, Now, Policy, Recent, now};
 use crate::unused::{IDLE_AFTER_S, unused};
 
 const SEEDS: u32 = 20;
@@ -207,7 +207,7 @@ impl Held {
             missing: None,
             memory_bytes: Some(40 << 30),
             unhealthy: None,
-            draining_since: None,
+            at_node: AtNode::default(),
         };
         let status = now(&known, &Policy::default());
         unused(&status, IDLE_AFTER_S, at(self.second))

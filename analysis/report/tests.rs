@@ -4,7 +4,7 @@ use super::*;
 use crate::chargeback::fixture::{
     FIRST_HOUR, HOUR, RATES, book, fleet, october, owners, part, period,
 };
-use crate::chargeback::spot::Preempted;
+use crate::chargeback::spot::{Preempted, TakenBack};
 use crate::chargeback::{MILLIS_PER_DAY, Part, Seller, Tariff};
 use crate::money;
 use crate::price_book::Basis;
@@ -74,7 +74,7 @@ fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
             FIRST_HOUR * HOUR + 2 * HOUR,
             made.until_ms,
         ),
-        spot: Spot::of(made, fleet, &preempted(), None),
+        spot: Spot::of(made, fleet, &taken_back(), None),
         runs: runs(),
         serving: serving(),
         demand: vec![efficiency::Demand {
@@ -88,14 +88,17 @@ fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
     }
 }
 
-/// One run on the node at Spot, and one of which nobody knows where it was.
-fn preempted() -> [Preempted; 2] {
-    ["node-2", ""].map(|node| Preempted {
+/// Two runs on the node at Spot that was taken back, and one of which nobody knows where it was.
+fn taken_back() -> TakenBack {
+    let runs = ["node-2", "node-2", ""].map(|node| Preempted {
         cluster: "c".to_owned(),
-        node: node.to_owned(),
-        lost_gpu_millis: Some(HOUR),
+        nodes: vec![node.to_owned()],
+        ended_ms: FIRST_HOUR * HOUR,
+        lost_gpu_millis: Some(HOUR / 2),
         recovery_gpu_millis: None,
-    })
+    });
+    let time = FIRST_HOUR * HOUR..(FIRST_HOUR + 48) * HOUR;
+    TakenBack::of(&time, &[], &[], runs.to_vec())
 }
 
 /// One of science that was taken and saved five dollars a day, one of money that is open, one that nobody need have read.
@@ -320,10 +323,12 @@ fn what_spot_and_commitments_came_to_stands_in_the_json_and_on_the_page() {
     assert_eq!(text(&spot["preemptions_per_1000_gpu_hours"]), "125.0");
     assert_eq!(
         (
-            &spot["preemptions_of_unknown_loss"],
-            &spot["preemptions_elsewhere"]
+            &spot["preempted_runs_of_unknown_loss"],
+            &spot["preempted_runs"],
+            &spot["preemptions"],
+            &spot["preemptions_elsewhere"],
         ),
-        (&1.into(), &1.into())
+        (&2.into(), &2.into(), &1.into(), &1.into())
     );
     assert_eq!(text(&spot["places"][0]["zone"]), "here-a");
     // One of 25 hours of one node was used, and is one of three node-hours on demand.
@@ -342,7 +347,7 @@ fn what_spot_and_commitments_came_to_stands_in_the_json_and_on_the_page() {
     let mut none = made.clone();
     none.spot.clear();
     let none = Report {
-        spot: Spot::of(&none, &fleet, &[], None),
+        spot: Spot::of(&none, &fleet, &TakenBack::default(), None),
         ..report
     };
     let value: serde_json::Value = serde_json::from_str(&json(&none)).expect("JSON");

@@ -9,7 +9,12 @@ use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::Minute;
 
+use super::second::Class;
 use crate::ledger::{Reason, State};
+
+/// How long a notice that the provider takes a machine back holds, seconds: until it is off for sure, and before another
+/// one is up in its place.
+pub const TAKEN_BACK_S: i64 = 60;
 
 /// A stretch of time, seconds of Unix time, half open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +43,33 @@ pub enum NotReady {
     Starting,
     /// It was ready before.
     Lost,
+}
+
+impl NotReady {
+    /// What it makes of a second of this class; none where what was measured counts: a kubelet that does not answer stops
+    /// no GPU, and what was active stays active.
+    pub(super) const fn state(self, class: Class) -> Option<(State, Reason)> {
+        match (self, class) {
+            (Self::Starting, _) => Some((State::StartingNode, Reason::Unknown)),
+            (Self::Lost, Class::Active) => None,
+            (Self::Lost, _) => Some((State::Unhealthy, Reason::NodeNotReady)),
+        }
+    }
+}
+
+impl Span {
+    /// When a machine is about to be taken away, of which its provider said so in that second.
+    pub const fn taken_back(said_s: i64) -> Self {
+        Self {
+            from_s: said_s,
+            until_s: said_s + TAKEN_BACK_S,
+        }
+    }
+
+    /// Whether a second is in it.
+    pub const fn has(&self, second_s: i64) -> bool {
+        self.from_s <= second_s && second_s < self.until_s
+    }
 }
 
 /// Why nobody holds a GPU.
@@ -132,7 +164,7 @@ pub(super) enum Claim {
 pub(super) struct Second {
     pub(super) claim: Claim,
     pub(super) holder: i64,
-    pub(super) not_ready: Option<(State, Reason)>,
+    pub(super) not_ready: Option<NotReady>,
     pub(super) is_draining: bool,
     pub(super) is_away: bool,
     pub(super) is_standing: bool,
@@ -201,11 +233,7 @@ impl Around {
             });
         }
         for (span, why) in &self.not_ready {
-            let state = match why {
-                NotReady::Starting => (State::StartingNode, Reason::Unknown),
-                NotReady::Lost => (State::Unhealthy, Reason::NodeNotReady),
-            };
-            each(span, &|it, _| it.not_ready = Some(state));
+            each(span, &|it, _| it.not_ready = Some(*why));
         }
         for span in &self.draining {
             each(span, &|it, _| it.is_draining = true);
@@ -230,11 +258,7 @@ impl Around {
     /// Whether a second is billed; none when that is not known.
     pub(super) fn is_billed(&self, second_s: i64) -> Option<bool> {
         let spans = self.billed.as_ref()?;
-        Some(
-            spans
-                .iter()
-                .any(|it| it.from_s <= second_s && second_s < it.until_s),
-        )
+        Some(spans.iter().any(|it| it.has(second_s)))
     }
 
     /// How much a holder reached of what it aims at in a minute, millionths of the target, and

@@ -8,7 +8,7 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::second::Class;
 use super::unheld::Work;
-use super::{Policy, idle_state};
+use super::{NotReady, Policy, idle_state};
 use crate::ledger::{Reason, State};
 
 /// Ticks that may be missing before a GPU reads unobserved.
@@ -55,7 +55,16 @@ pub struct Now {
     pub memory_bytes: Option<u64>,
     /// Why it is unhealthy, if an event says so.
     pub unhealthy: Option<Reason>,
-    /// Since when its node is cordoned or about to be taken away; none where it is not, or nobody says.
+    /// What is said of its node.
+    pub at_node: AtNode,
+}
+
+/// What is said of a node now, each since when; none where it is not so, or nobody says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AtNode {
+    /// It was ready before and is not.
+    pub lost_since: Option<Timestamp>,
+    /// It is cordoned or about to be taken away.
     pub draining_since: Option<Timestamp>,
 }
 
@@ -68,6 +77,8 @@ pub struct Status {
     pub reason: Reason,
     /// Since when at least; none when not known.
     pub since: Option<Timestamp>,
+    /// Whether it is in this state, or its node is not ready, and nothing came from it for more than two ticks.
+    pub is_silent: bool,
 }
 
 impl Recent {
@@ -126,6 +137,7 @@ pub fn now(known: &Now, policy: &Policy) -> Status {
         state,
         reason,
         since,
+        is_silent: false,
     };
     let recent = &known.recent;
     let since = (recent.class != Class::Gone).then_some(recent.since);
@@ -133,6 +145,25 @@ pub fn now(known: &Now, policy: &Policy) -> Status {
     let is_late = |at: Timestamp| {
         u128::try_from(known.now.since(at)).is_ok_and(|age| age > patience.as_nanos())
     };
+    let class = if recent.class == Class::Gone || is_late(recent.end) {
+        Class::Silent
+    } else {
+        recent.class
+    };
+    let is_silent = class == Class::Silent;
+    if let Some(begun) = known.at_node.lost_since
+        && let Some((state, reason)) = NotReady::Lost.state(class)
+    {
+        // What worked until nothing more was heard of it was active until then.
+        let from = match is_silent && recent.class == Class::Active {
+            true => recent.end,
+            false => recent.since,
+        };
+        return Status {
+            is_silent,
+            ..status(state, reason, Some(begun.max(from)))
+        };
+    }
     let missing = match known.missing {
         Some(Missing::GpuLost | Missing::ResetRequired) => Some(Reason::DeviceLost),
         Some(Missing::DriverHang) => Some(Reason::DriverHang),
@@ -142,11 +173,6 @@ pub fn now(known: &Now, policy: &Policy) -> Status {
     if let Some(reason) = known.unhealthy.or(missing) {
         return status(State::Unhealthy, reason, None);
     }
-    let class = if recent.class == Class::Gone || is_late(recent.end) {
-        Class::Silent
-    } else {
-        recent.class
-    };
     let lasted_s = u32::try_from(recent.end.since(recent.since) / NANOS_PER_SECOND).unwrap_or(0);
     let start_s = i64::from(STARTS_WITHIN_S.max(policy.parked_after_s));
     let is_long = |since: &Timestamp| recent.end.since(*since) / NANOS_PER_SECOND >= start_s;
@@ -154,13 +180,16 @@ pub fn now(known: &Now, policy: &Policy) -> Status {
     match class {
         Class::Gone | Class::Silent => {
             let last = (recent.end > Timestamp::default()).then_some(recent.end);
-            status(State::Unobserved, Reason::NoSample, last)
+            Status {
+                is_silent,
+                ..status(State::Unobserved, Reason::NoSample, last)
+            }
         }
         Class::HolderUnknown => status(State::Unobserved, Reason::HolderUnknown, since),
         Class::ActivityUnknown => status(State::Unobserved, Reason::ActivityUnknown, since),
         Class::NotHeld | Class::Unclaimed => match recent.unheld.filter(|it| it.is_long()) {
             Some(work) => status(State::Unobserved, Reason::HolderUnknown, Some(work.began())),
-            None => match known.draining_since {
+            None => match known.at_node.draining_since {
                 Some(begun) => status(State::Draining, Reason::Unknown, since.max(Some(begun))),
                 None => status(State::Unallocated, Reason::Unknown, since),
             },
@@ -223,7 +252,7 @@ mod tests {
             missing: None,
             memory_bytes: Some(8_000_000_000),
             unhealthy: None,
-            draining_since: None,
+            at_node: AtNode::default(),
         }
     }
 
@@ -241,10 +270,46 @@ mod tests {
         ] {
             let seconds = ticks.len() as i64 * 10;
             let mut known = known(watched(&ticks), seconds);
-            known.draining_since = Some(at(15));
+            known.at_node.draining_since = Some(at(15));
             let status = now(&known, &Policy::default());
             assert_eq!((status.state, status.since), (state, Some(at(since))));
         }
+    }
+
+    #[test]
+    fn on_a_node_that_is_not_ready_only_what_works_is_not_unhealthy_as_in_the_ledger() {
+        let (works, idle, free) = (bits(true, true), bits(true, false), bits(false, false));
+        let mut unknown = Bitmaps::default();
+        unknown.set(gpu::OBSERVED.id, 0x3ff);
+        for (ticks, is_lost, since) in [
+            (vec![works, works], false, 0),
+            (vec![works, free], true, 15),
+            (vec![works, works, free], true, 20),
+            (vec![idle; 30], true, 15),
+            (vec![unknown; 2], true, 15),
+        ] {
+            let seconds = ticks.len() as i64 * 10;
+            let mut known = known(watched(&ticks), seconds);
+            known.at_node = AtNode {
+                lost_since: Some(at(15)),
+                draining_since: Some(at(15)),
+            };
+            // The node says more than an event of the GPU.
+            known.unhealthy = is_lost.then_some(Reason::FatalXid);
+            let status = now(&known, &Policy::default());
+            let expected = match is_lost {
+                true => (State::Unhealthy, Reason::NodeNotReady),
+                false => (State::ActiveUnrated, Reason::Unknown),
+            };
+            assert_eq!((status.state, status.reason), expected, "{since}");
+            assert_eq!((status.since, status.is_silent), (Some(at(since)), false));
+        }
+        // It went silent while it worked.
+        let mut known = known(watched(&[works, works]), 100);
+        known.at_node.lost_since = Some(at(15));
+        let status = now(&known, &Policy::default());
+        assert_eq!(status.reason, Reason::NodeNotReady);
+        assert_eq!((status.since, status.is_silent), (Some(at(20)), true));
     }
 
     #[test]
@@ -281,7 +346,8 @@ mod tests {
                 Status {
                     state,
                     reason,
-                    since
+                    since,
+                    is_silent: false,
                 }
             );
         }
@@ -345,6 +411,7 @@ mod tests {
             (status(36).reason, status(36).since),
             (Reason::NoSample, Some(at(10)))
         );
+        assert!(status(36).is_silent && !status(35).is_silent);
     }
 
     #[test]

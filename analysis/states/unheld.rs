@@ -123,7 +123,9 @@ mod tests {
 
     use super::super::tests::Piece::{Inactive, NotHeld, Unclaimed, Unseen};
     use super::super::tests::{HOUR, Piece, rows};
-    use super::super::{Around, Carry, Hour, Now, Policy, Recent, Span, Status, account, now};
+    use super::super::{
+        Around, AtNode, Carry, Hour, Now, Policy, Recent, Span, Status, account, now,
+    };
     use super::*;
     use crate::ledger::{Reason, State};
     use gpufleet_telemetry::time::Minute;
@@ -291,7 +293,7 @@ mod tests {
             missing: None,
             memory_bytes: None,
             unhealthy: None,
-            draining_since: None,
+            at_node: AtNode::default(),
         };
         now(&known, &Policy::default())
     }

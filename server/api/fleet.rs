@@ -17,6 +17,7 @@ use crate::auth::Grant;
 use crate::fleet::live::Live;
 use crate::inventory;
 use crate::store::model::ResourceKey;
+use crate::view::judge::NodesNow;
 use crate::view::{ClusterView, FleetView, GpuView, NodeView, gather};
 use crate::web::Web;
 use crate::words::text;
@@ -301,8 +302,8 @@ pub async fn gpu(
         Some(gpu) => Gpu::from(gpu),
         None => {
             let now = inventory::now(&web.app);
-            let cordoned = web.app.inventory.cordoned(now);
-            Gpu::from(&gather::gpu_view(&live, now.at, &cordoned))
+            let nodes = NodesNow::of(&web.app.fleet, &web.app.inventory, now);
+            Gpu::from(&gather::gpu_view(&live, now.at, &nodes))
         }
     };
     Ok(Json(GpuDetail {

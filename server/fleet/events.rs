@@ -56,6 +56,10 @@ pub(super) fn keep(
         let holder = holder.map(|it| (XID_HOLDER.to_owned(), it.to_owned()));
         event.attributes.extend(holder);
     }
+    if event.kind == EventKind::PreemptionNoticed && event.resource_kind == ResourceKind::Node {
+        let node = (Arc::clone(&cluster), Arc::clone(&event.resource_id));
+        shard.take_back(node, event.at, offer.received);
+    }
     shard.tell(&key, &event);
     if let Some(health) = states::edge(&event) {
         shard.note(&key, health);

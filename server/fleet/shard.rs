@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use gpufleet_analysis::states::HealthEvent;
+use gpufleet_analysis::states::{HealthEvent, Span};
 use gpufleet_telemetry::event::Event;
 use gpufleet_telemetry::identity::{AgentId, ResourceKind, attribute};
+use gpufleet_telemetry::time::Timestamp;
 use indexmap::IndexMap;
 
 use super::agent::AgentState;
@@ -12,8 +13,12 @@ use super::commit::LaneBytes;
 use super::fold::Tracked;
 use super::foreign::Marks;
 use super::live::Live;
+use super::{Name, TakenBack};
 use crate::runs::StepDelta;
 use crate::store::model::{Gap, ResourceKey, StoredEvent};
+
+/// Most machines of a shard that are taken back at once: more than its part of 100,000.
+const MAX_TAKEN_BACK: usize = 8_192;
 
 /// One shard.
 #[derive(Default)]
@@ -32,6 +37,8 @@ pub(super) struct Shard {
     pub(super) marks: Marks,
     /// Bytes that wait for their commit.
     pub(super) bytes: LaneBytes,
+    /// The nodes that their provider takes back.
+    pub(super) taken_back: TakenBack,
 }
 
 impl Shard {
@@ -39,6 +46,15 @@ impl Shard {
     pub(super) fn tell(&mut self, key: &ResourceKey, event: &Event) {
         if let Some(tracked) = self.resources.get_mut(key) {
             tracked.live.told.take(event);
+        }
+    }
+
+    /// Notes that a node is taken back, if that is so at this moment, and forgets those of which it is not so any more.
+    pub(super) fn take_back(&mut self, node: (Name, Name), said: Timestamp, now: Timestamp) {
+        let holds = |said: Timestamp| now.seconds() < Span::taken_back(said.seconds()).until_s;
+        self.taken_back.retain(|_, said| holds(*said));
+        if holds(said) && self.taken_back.len() < MAX_TAKEN_BACK {
+            self.taken_back.insert(node, said);
         }
     }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use gpufleet_analysis::chargeback::spot::{Preempted, Spot};
+use gpufleet_analysis::chargeback::spot::{Notice, Preempted, Spot};
 use gpufleet_analysis::chargeback::{
     Asked, Chargeback, Detail, Fleet, MILLIS_PER_DAY, NodePeriod, Part, chargeback,
 };
@@ -44,6 +44,8 @@ pub mod training;
 
 mod spans;
 
+mod taken_back;
+
 #[cfg(test)]
 mod fixture;
 
@@ -70,6 +72,8 @@ pub struct Days {
     pub looked: BTreeSet<(String, i64)>,
     /// Runs that were preempted in that time.
     pub preempted: Vec<Preempted>,
+    /// What providers said of machines at Spot in that time and a while around it.
+    pub notices: Vec<Notice>,
     /// What was advised in that time, where it was asked for.
     pub advised: Advised,
     /// What was waited for in that time, where it was asked for.
@@ -80,7 +84,7 @@ pub struct Days {
     pub served: Vec<ServedDays>,
     /// Whether there were more of them than are read.
     pub served_left_out: bool,
-    /// Why what stands above of runs that were preempted may not be all of them; none where it is.
+    /// Why what stands above of what was preempted may not be all of it; none where it is.
     pub preempted_untold: Option<String>,
     /// Why what stands above of training runs may not be all of them; none where it is.
     pub trained_untold: Option<String>,
@@ -212,7 +216,8 @@ fn month(
     } = gathered;
     let serving = serving::serving(days, range, &fleet, &made);
     let untold = days.preempted_untold.as_deref();
-    let spot = Spot::of(&made, &fleet, &days.preempted, untold);
+    let time = range.start * MILLIS_PER_DAY..range.end * MILLIS_PER_DAY;
+    let spot = Spot::of(&made, &fleet, &taken_back::of(days, &time), untold);
     if let Some(why) = untold.filter(|_| !spot.is_empty()) {
         findings.push(format!(
             "how often Spot was preempted, and what that lost, is not known: {why}"

@@ -1,8 +1,9 @@
 //! What is idle this moment, whose it is, since when, and what it costs a day; and what has no price or
 //! no owner.
 //!
-//! One walk over what is live. What is idle by design, a warm standby, is not told as idle, nor is what nobody holds on
-//! a node that is cordoned. A GPU that has shares is left out, its shares are looked at: each is a part of its card.
+//! One walk over what is live. What is idle by design, a warm standby, is not told as idle, nor is what is on a node that
+//! takes no work: what nobody holds on one that is cordoned or taken back drains, and what does not work on one that is
+//! not ready is unhealthy. A GPU that has shares is left out, its shares are looked at: each is a part of its card.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::owner::{Holder, Payer, idle};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
@@ -21,13 +22,12 @@ use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::fleet::{Fleet, Live};
 use crate::inventory::Inventory;
-use crate::inventory::cordoned::Cordoned;
 use crate::inventory::known::Moment;
 use crate::ledger::days;
 use crate::store::model::ResourceKey;
 use crate::threads::apart;
 use crate::view::FRESH_FOR;
-use crate::view::judge::judge_on;
+use crate::view::judge::{NodesNow, judge_on};
 
 /// Seconds of a day.
 const DAY_S: i128 = 86_400;
@@ -38,7 +38,7 @@ const STANDS_FOR: Duration = Duration::from_secs(10);
 /// Most snapshots that are kept, the newest: of all clusters, and of those that tokens are bound to.
 const KEPT: usize = 8;
 
-/// A GPU or share that is idle.
+/// A GPU or share that is idle, or on a node that takes no work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Idle {
     /// Which.
@@ -49,7 +49,7 @@ pub struct Idle {
     pub node: Arc<str>,
     /// Its index on its node; empty where not told.
     pub index: String,
-    /// How it is idle.
+    /// How it is idle, or what its node makes of it.
     pub state: State,
     /// Since when at least; none when not known.
     pub since: Option<Timestamp>,
@@ -84,8 +84,8 @@ pub struct Unpriced {
 pub struct MoneySnapshot {
     /// What is idle, the dearest and then the longest first.
     pub idle: Vec<Idle>,
-    /// What nobody holds on nodes that are cordoned.
-    pub draining: Vec<Idle>,
+    /// What drains, and what is unhealthy because its node is not ready.
+    pub held_back: Vec<Idle>,
     /// GPUs without a price, counted.
     pub unpriced: BTreeMap<Unpriced, usize>,
     /// Holders without an owner with how many GPUs or shares each has, and what could name its owner.
@@ -125,6 +125,10 @@ struct IdleCandidate {
     idle: Idle,
     resource: Arc<Resource>,
     is_share: bool,
+    /// Whether its node is not ready.
+    is_lost: bool,
+    /// Whether nobody holds it.
+    is_free: bool,
 }
 
 /// What [`now`] said last, by the only cluster that a reader may see: made at most once in
@@ -170,7 +174,7 @@ pub fn now(
     grant: &Grant,
     moment: Moment,
 ) -> MoneySnapshot {
-    let (at, cordoned) = (moment.at, inventory.cordoned(moment));
+    let (at, said) = (moment.at, NodesNow::of(fleet, inventory, moment));
     // Without policies nobody asks for pools.
     let has_policies = !terms.owners.idle.is_empty();
     let pools = has_policies.then(|| inventory.node_pools());
@@ -189,7 +193,7 @@ pub fn now(
             }
             ResourceKind::Gpu => {
                 nodes.entry(node).or_default().gpus += 1;
-                all.push(seen(live, at, &cordoned));
+                all.push(seen(live, at, &said));
             }
             ResourceKind::Share => {
                 let parent = live
@@ -199,7 +203,7 @@ pub fn now(
                 let card = (Arc::clone(&live.key.cluster), parent.to_owned());
                 *siblings.entry(card.clone()).or_default() += 1;
                 cards.insert(card);
-                all.push(seen(live, at, &cordoned));
+                all.push(seen(live, at, &said));
             }
             ResourceKind::Endpoint | ResourceKind::Rank => {}
         }
@@ -228,8 +232,9 @@ pub fn now(
     found
 }
 
-fn seen(live: &Live, at: Timestamp, cordoned: &Cordoned) -> IdleCandidate {
-    let status = judge_on(live, at, cordoned);
+fn seen(live: &Live, at: Timestamp, nodes: &NodesNow) -> IdleCandidate {
+    let status = judge_on(live, at, nodes);
+    let is_lost = status.reason == Reason::NodeNotReady;
     let text = |name| live.resource.attribute(name).unwrap_or_default().to_owned();
     IdleCandidate {
         idle: Idle {
@@ -245,6 +250,11 @@ fn seen(live: &Live, at: Timestamp, cordoned: &Cordoned) -> IdleCandidate {
         },
         resource: Arc::clone(&live.resource),
         is_share: live.key.kind == ResourceKind::Share,
+        is_lost,
+        is_free: match status.state {
+            State::Unallocated | State::Draining => true,
+            _ => is_lost && live.bits.holder_known != 0 && live.bits.held == 0,
+        },
     }
 }
 
@@ -294,9 +304,8 @@ fn take(
     }
     let holder = Holder::told_by(&it.resource);
     let mut is_standby = false;
-    let is_free = matches!(it.idle.state, State::Unallocated | State::Draining);
     // Of a GPU that nobody holds the attributes may still name who held it last.
-    if let Some(holder) = holder.filter(|_| !is_free) {
+    if let Some(holder) = holder.filter(|_| !it.is_free) {
         it.idle.job = holder.job.clone();
         is_standby = terms.standby.has(&cluster, &holder, at.millis());
         it.idle.payer = terms.owners.payer(&holder, at.millis());
@@ -313,7 +322,7 @@ fn take(
         payer: it.idle.payer.clone(),
         state: it.idle.state,
     };
-    if is_free {
+    if it.is_free {
         let pool = idle::pool(&cluster, &node.pool, &of_model);
         let keeper = terms.owners.keeper(&pool, at.millis());
         it.idle.payer = Payer::Team(keeper.to_owned());
@@ -321,7 +330,8 @@ fn take(
     let in_cluster = found.all.entry(cluster).or_default();
     in_cluster.insert(Arc::clone(&it.idle.key.id), known);
     match it.idle.state {
-        State::Draining => found.draining.push(it.idle),
+        State::Draining => found.held_back.push(it.idle),
+        _ if it.is_lost => found.held_back.push(it.idle),
         state if state.is_idle() && !is_standby => found.idle.push(it.idle),
         _ => {}
     }

@@ -40,12 +40,15 @@ mod measure;
 
 mod nodes;
 
+pub mod reached;
+
 #[cfg(test)]
 mod fixture;
 
 use committed::Committed;
 pub(crate) use measure::measure;
 pub use nodes::Off;
+use reached::Reached;
 
 /// How long an answer is kept: it is of days and weeks.
 const FRESH_FOR: Duration = Duration::from_secs(3_600);
@@ -126,6 +129,8 @@ pub struct Savings {
     pub more: usize,
     /// Nodes that could be off, the most saving first.
     pub off: Vec<Off>,
+    /// What MFU runs reached that ended.
+    pub reached: Reached,
     /// What was advised in the time before, whatever its origin.
     pub advised: Advised,
     /// That time, milliseconds since the epoch.
@@ -187,6 +192,7 @@ async fn make(
 ) -> Result<Savings, StoreError> {
     let terms = app.money.terms();
     let found = now::walked(app, &terms, grant, at).await;
+    let reached = reached::read(&app.store, &found, specs, grant.cluster.as_ref(), at).await?;
     let (own, specs) = (app.clone(), Arc::clone(specs));
     let (prices, all) = (Arc::clone(&terms), Arc::clone(&found));
     let choosing = move || choose(&own, &prices, &specs, &all, at);
@@ -217,6 +223,7 @@ async fn make(
     }
     let saved = |it: &RightSize| std::cmp::Reverse(it.proposal.saved_per_day);
     savings.right_size.sort_by_key(saved);
+    savings.reached = reached;
     savings.off = nodes::off(app, &terms, &found, committed, at).await?;
     let since = Timestamp::from_millis(at.millis() - ADVISED_FOR);
     let cluster = grant.cluster.as_deref();

@@ -26,10 +26,10 @@ use super::strip::{self, Strip};
 use super::{parts, peaks, problem};
 use crate::fleet::live::Live;
 use crate::inventory;
-use crate::inventory::cordoned::Cordoned;
 use crate::store::model::ResourceKey;
 use crate::view::changed::{self, Of};
 use crate::view::gather::is_one_sample;
+use crate::view::judge::NodesNow;
 use crate::view::{FleetView, judge, past};
 use crate::web::Web;
 use crate::words::text::{self, Name};
@@ -100,8 +100,8 @@ struct Drawn {
     minutes: Range<Minute>,
     /// Where the day ends.
     end: Timestamp,
-    /// The nodes that are cordoned now.
-    cordoned: Cordoned,
+    /// What is said of nodes now.
+    said: NodesNow,
 }
 
 /// What it does now.
@@ -188,7 +188,7 @@ pub async fn show(
         hours,
         minutes: minutes.clone(),
         end,
-        cordoned: web.app.inventory.cordoned(inventory::now(&web.app)),
+        said: NodesNow::of(&web.app.fleet, &web.app.inventory, inventory::now(&web.app)),
     };
     let view = web.views.get(&web.app).await;
     let shares = shares(&view, &live.key);
@@ -267,7 +267,7 @@ fn page(
         hours,
         minutes,
         end,
-        cordoned,
+        said,
     } = drawn;
     let subject = (live.key.kind, &*live.key.id);
     let (mut told, never_told) = reading::lines(live, catalog::gpu::ALL);
@@ -287,7 +287,7 @@ fn page(
         cluster: Name::new(&live.key.cluster),
         node: Name::new(&live.node),
         node_address: address::node(&live.key.cluster, &live.node),
-        status: status(live, frame.at, cordoned),
+        status: status(live, frame.at, said),
         facts: facts(live),
         holder: holder(live, frame.at),
         figures: figures(live),
@@ -353,15 +353,15 @@ fn title(live: &Live) -> String {
     }
 }
 
-fn status(live: &Live, now: Timestamp, cordoned: &Cordoned) -> Status {
-    let judged = judge::judge_on(live, now, cordoned);
+fn status(live: &Live, now: Timestamp, nodes: &NodesNow) -> Status {
+    let judged = judge::judge_on(live, now, nodes);
     Status {
         look: words::look(judged.state),
         is_lost: matches!(
             judged.reason,
             ledger::Reason::DeviceLost | ledger::Reason::DriverHang
         ),
-        is_stale: judged.reason == ledger::Reason::NoSample,
+        is_stale: judged.is_silent,
         sentence: judged.state.help(),
         since: judged.since.map(|since| {
             format!(

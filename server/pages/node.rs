@@ -273,7 +273,7 @@ fn row(gpu: &GpuView, is_share: bool, at: Timestamp) -> Row {
         id: Name::new(&gpu.key.id),
         model: Name::new(&gpu.model),
         is_lost: gpu.is_lost(),
-        is_stale: !gpu.is_seen(),
+        is_stale: gpu.is_silent,
         state_title: match words::reason(gpu.reason) {
             Some(why) => format!("{} {}", why.sentence, why.fix),
             None => gpu.state.help().to_owned(),

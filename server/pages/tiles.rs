@@ -210,7 +210,7 @@ fn draw_title(out: &mut String, gpu: &GpuView, state: &str, is_short: bool) {
     if let Some(why) = words::reason(gpu.reason) {
         let _ = write!(out, " ({})", why.short);
     }
-    if let Some(Ok(utilization)) = gpu.readings.utilization.filter(|_| gpu.is_seen()) {
+    if let Some(Ok(utilization)) = gpu.readings.utilization.filter(|_| !gpu.is_silent) {
         let _ = write!(out, ", {:.0} %", utilization * 100.0);
     }
     if is_short {
@@ -270,7 +270,7 @@ fn draw_trouble(out: &mut String, drawn: &Drawn<'_>) {
 fn summary(node: &NodeView) -> String {
     let mut parts = Vec::new();
     let known = |told: fn(&GpuView) -> Told| {
-        let seen = node.gpus.iter().filter(|gpu| gpu.is_seen());
+        let seen = node.gpus.iter().filter(|gpu| !gpu.is_silent);
         let values: Vec<f64> = seen.filter_map(|gpu| told(gpu)?.ok()).collect();
         (!values.is_empty()).then_some(values)
     };

@@ -94,6 +94,8 @@ pub struct EndingFacts {
     pub looked_at: Vec<String>,
     /// Steps since the last checkpoint; none where that is not known.
     pub steps_lost: Option<u64>,
+    /// Its nodes at Spot that went around its end.
+    pub taken_back: Vec<String>,
 }
 
 /// What is known of a rank.
@@ -223,6 +225,7 @@ impl EndingFacts {
             evidence: ending.evidence.clone(),
             looked_at: ending.looked_at.iter().map(|it| (*it).to_owned()).collect(),
             steps_lost: ending.steps_lost,
+            taken_back: Vec::new(),
         }
     }
 

@@ -219,6 +219,8 @@ impl Watch {
         if let Err(error) = noticed::mark(store, &key.cluster, &mut lost).await {
             tracing::error!(%error, "which nodes were taken back cannot be read: the inventory alone says which are Spot's");
         }
+        let at_spot = lost.iter().filter(|it| it.is_spot);
+        let taken_back = at_spot.map(|it| it.name.clone()).collect();
         let known = Known {
             gpu_faults: faults,
             nodes_lost: lost,
@@ -228,7 +230,11 @@ impl Watch {
             },
         };
         let ending = run.ending(at, known);
-        runs.settle(key, Some(at), Some(EndingFacts::of(&ending)));
+        let ending = EndingFacts {
+            taken_back,
+            ..EndingFacts::of(&ending)
+        };
+        runs.settle(key, Some(at), Some(ending));
     }
 
     /// The nodes of a run that went around its end.

@@ -1,22 +1,20 @@
 //! When the provider said that it takes the machines of GPUs back: handed to the hours of these.
 //!
-//! One is gone half a minute later. What comes under its name is another machine, so a notice holds for [`LASTS_S`].
+//! One is gone half a minute later. What comes under its name is another machine, so a notice holds for
+//! [`TAKEN_BACK_S`].
 //!
 //! Numbers: one look into an index for each node and hour of a round.
 
 use std::collections::BTreeMap;
 
 use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
-use gpufleet_analysis::states::{LOOKAHEAD_MINUTES, Span};
+use gpufleet_analysis::states::{LOOKAHEAD_MINUTES, Span, TAKEN_BACK_S};
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::attribute;
 
 use super::database::{Column, Transaction};
 use super::error::{Doing, StoreError};
 use super::ledger::Inputs;
-
-/// How long a notice holds, seconds: until the machine is off for sure, and before another one is up in its place.
-const LASTS_S: i64 = 60;
 
 /// Hands each hour when its machine was about to be taken away.
 pub(super) async fn read(
@@ -34,7 +32,7 @@ pub(super) async fn read(
         }
     }
     let of: Vec<_> = of.into_iter().collect();
-    let first = |hour: i64| hour * MILLIS_PER_HOUR - LASTS_S * 1_000;
+    let first = |hour: i64| hour * MILLIS_PER_HOUR - TAKEN_BACK_S * 1_000;
     let until = |hour: i64| (hour + 1) * MILLIS_PER_HOUR + LOOKAHEAD_MINUTES * 60_000;
     let columns = [
         Column::Ints((0_i64..).take(of.len()).collect()),
@@ -55,13 +53,10 @@ pub(super) async fn read(
     let rows = transaction.rows(before, &columns, &after).await;
     for row in rows.doing(doing)? {
         let place = usize::try_from(row.int(0).doing(doing)?).unwrap_or(usize::MAX);
-        let from_s = row.int(1).doing(doing)?.div_euclid(1_000);
+        let said_s = row.int(1).doing(doing)?.div_euclid(1_000);
         for key in of.get(place).map_or(&[][..], |it| &it.1) {
             if let Some(input) = inputs.get_mut(key) {
-                input.around.taken_back.push(Span {
-                    from_s,
-                    until_s: from_s + LASTS_S,
-                });
+                input.around.taken_back.push(Span::taken_back(said_s));
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! A run that broke off lost the steps since its last checkpoint, at the pace and on the GPUs that it had;
 //! the time that it was down is in the rows of its idle GPUs. A target is the job's own, its team's or everybody's from
-//! the tables, else the shipped one, [`DEFAULT_MFU`]; a run that says no FLOPs is compared with none.
+//! the tables, else what one of four runs like it reached ([`Reached`](crate::money::savings::reached::Reached)), else the
+//! shipped one, [`DEFAULT_MFU`]; a run that says no FLOPs is compared with none.
 //!
 //! No GPU is looked up while runs are locked: a tick of data holds a shard of the fleet when it comes to
 //! the runs.
@@ -19,6 +20,7 @@ use gpufleet_telemetry::training::JobId;
 
 use super::waste::{Kind, Waste};
 use super::{Look, owner};
+use crate::money::savings::reached::Like;
 use crate::runs::advice::profile;
 use crate::runs::{KnownRun, Run, RunKey, State};
 use crate::words::address;
@@ -101,15 +103,18 @@ pub(super) fn below_target(look: &Look<'_>) -> (Vec<Waste>, BTreeMap<Origin, Unr
         };
         let seen = runs.look(&key, |run| {
             let is_on = run.state(look.at) == State::Running && run.stands_since(look.at).is_none();
-            is_on.then(|| (run.mfu(card, look.specs), Brief::of(run)))
+            is_on.then(|| {
+                let like = Like::of(run, card);
+                (run.mfu(card, look.specs), like, Brief::of(run))
+            })
         });
         match seen.flatten() {
             None => {}
-            Some((Err(why), _)) => unrated.entry(origin).or_default().note(&key, &why),
-            Some((Ok(mfu), brief)) => {
-                let own = target(look, &key, &brief);
-                if mfu.ratio < own.unwrap_or(DEFAULT_MFU) {
-                    let row = of_slow(look, &key, (mfu.ratio, own), &brief);
+            Some((Err(why), ..)) => unrated.entry(origin).or_default().note(&key, &why),
+            Some((Ok(mfu), like, brief)) => {
+                let (target, whose) = aim(look, &key, &brief, like.as_ref());
+                if mfu.ratio < target {
+                    let row = of_slow(look, &key, (mfu.ratio, target, &whose), &brief);
                     below.push((key, row));
                 }
             }
@@ -120,6 +125,20 @@ pub(super) fn below_target(look: &Look<'_>) -> (Vec<Waste>, BTreeMap<Origin, Unr
         row.action = advice(look, key).unwrap_or_else(|| row.action.clone());
     }
     (below.into_iter().map(|it| it.1).collect(), unrated)
+}
+
+/// What a run is held against, and whose word that is.
+fn aim(look: &Look<'_>, key: &RunKey, brief: &Brief, like: Option<&Like>) -> (f64, String) {
+    let usual = look.reached.zip(like);
+    let usual = usual.and_then(|(reached, like)| reached.usual(like));
+    match (target(look, key, brief), usual) {
+        (Some(own), _) => (own, "from the tables".to_owned()),
+        (None, Some(it)) => {
+            let runs = counted(it.runs, "run", "runs");
+            (it.mfu, format!("75th percentile of {runs} like it"))
+        }
+        (None, None) => (DEFAULT_MFU, "default".to_owned()),
+    }
 }
 
 /// What tables aim at for a run, by the holder of the first of its GPUs that is known.
@@ -141,11 +160,12 @@ fn target(look: &Look<'_>, key: &RunKey, brief: &Brief) -> Option<f64> {
     look.targets.mfu(&key.cluster, &holder, look.at.millis())
 }
 
-fn of_slow(look: &Look<'_>, key: &RunKey, (mfu, own): (f64, Option<f64>), brief: &Brief) -> Waste {
-    let (target, whose) = match own {
-        Some(own) => (own, "from the tables"),
-        None => (DEFAULT_MFU, "default"),
-    };
+fn of_slow(
+    look: &Look<'_>,
+    key: &RunKey,
+    (mfu, target, whose): (f64, f64, &str),
+    brief: &Brief,
+) -> Waste {
     let missing = 1.0 - mfu / target;
     let gpus = brief.count as f64 * missing;
     let second = brief.second(look, &key.cluster);

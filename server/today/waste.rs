@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpufleet_analysis::incident::{Family, Incident};
-use gpufleet_analysis::inventory::{Phase, Record};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::WHOLE_GPU;
 use gpufleet_analysis::owner::Payer;
@@ -22,7 +21,7 @@ use crate::words::{address, incident};
 pub enum Kind {
     /// Nobody holds them.
     Free,
-    /// Nobody holds them, and their node is cordoned.
+    /// Nobody holds them, and their node is cordoned or about to be taken away.
     Draining,
     /// Held and inactive, with memory in use.
     Parked,
@@ -30,7 +29,7 @@ pub enum Kind {
     HeldEmpty,
     /// Busy without progress.
     Stalled,
-    /// Broken GPUs.
+    /// Broken GPUs, and those that do not work on nodes that are not ready.
     Broken,
     /// Slowed down by heat, power, memory or a link.
     Throttled,
@@ -71,7 +70,7 @@ pub struct Waste {
     pub unpriced: usize,
     /// Since when at least; none when that is not known.
     pub since: Option<Timestamp>,
-    /// Whose it is: a team, `unowned`, `nobody`, `not known`.
+    /// Whose it is: a team, `unowned`, `nobody`, `not known`; `several` of what nodes that take no work lose of several.
     pub owner: String,
     /// What to do.
     pub action: String,
@@ -187,23 +186,14 @@ fn sentence(text: &str) -> String {
     first.into_iter().flatten().chain(letters).collect()
 }
 
-/// What is idle: a row for the free GPUs of each cluster, one for those on nodes that are not ready, and one for each job
-/// that holds some.
+/// What is idle: a row for the free GPUs of each cluster, and one for each job that holds some.
 pub(super) fn idle(look: &Look<'_>) -> Vec<Waste> {
-    let mut clusters: BTreeMap<&Arc<str>, Vec<&Idle>> = BTreeMap::new();
-    for it in &look.found.idle {
-        clusters.entry(&it.key.cluster).or_default().push(it);
-    }
     let mut rows = Vec::new();
-    let held_back = held_back(look);
-    for (cluster, idle) in clusters {
+    for (cluster, idle) in by_cluster(&look.found.idle) {
         let (free, held): (Vec<&Idle>, Vec<&Idle>) = idle
             .into_iter()
             .partition(|it| it.state == State::Unallocated);
-        let takes_none = |it: &&Idle| **cluster == *held_back.0 && held_back.1.contains(&*it.node);
-        let (none, some): (Vec<&Idle>, Vec<&Idle>) = free.into_iter().partition(takes_none);
-        rows.extend((!some.is_empty()).then(|| of_free(look, cluster, &some)));
-        rows.extend((!none.is_empty()).then(|| of_held_back(cluster, &none, "not ready")));
+        rows.extend((!free.is_empty()).then(|| of_free(look, cluster, &free)));
         let ids: BTreeSet<&str> = held.iter().map(|it| &*it.key.id).collect();
         let runs = look.app.fleet.runs().on_gpus(cluster, &ids);
         let mut jobs: BTreeMap<(Option<&RunKey>, String), Vec<&Idle>> = BTreeMap::new();
@@ -219,36 +209,61 @@ pub(super) fn idle(look: &Look<'_>) -> Vec<Waste> {
     rows
 }
 
-/// What nobody holds on nodes that are cordoned: a row for each cluster.
-pub(super) fn draining(look: &Look<'_>) -> Vec<Waste> {
+fn by_cluster(all: &[Idle]) -> BTreeMap<&Arc<str>, Vec<&Idle>> {
     let mut clusters: BTreeMap<&Arc<str>, Vec<&Idle>> = BTreeMap::new();
-    for it in &look.found.draining {
+    for it in all {
         clusters.entry(&it.key.cluster).or_default().push(it);
     }
-    let row = |(cluster, gpus): (&Arc<str>, Vec<&Idle>)| Waste {
-        kind: Kind::Draining,
-        ..of_held_back(cluster, &gpus, "cordoned")
-    };
-    clusters.into_iter().map(row).collect()
+    clusters
 }
 
-/// The inventory's cluster, and its nodes that are there and not ready.
-fn held_back(look: &Look<'_>) -> (Arc<str>, BTreeSet<String>) {
-    let inventory = &look.app.inventory;
-    let cluster = inventory.cluster();
-    if !inventory.has_nodes(cluster) {
-        return (Arc::clone(cluster), BTreeSet::new());
+/// What is on nodes that take no work: of each cluster a row of what nobody holds on those that are emptied, and one of
+/// what those that are not ready lose, but for what an incident counts.
+pub(super) fn held_back(look: &Look<'_>) -> Vec<Waste> {
+    let mut rows = Vec::new();
+    for (cluster, gpus) in by_cluster(&look.found.held_back) {
+        let (drain, lost): (Vec<&Idle>, Vec<&Idle>) =
+            gpus.into_iter().partition(|it| it.state == State::Draining);
+        let lost = uncounted(look, cluster, lost);
+        for (kind, gpus, why) in [
+            (Kind::Draining, drain, "cordoned or about to go"),
+            (Kind::Broken, lost, "not ready"),
+        ] {
+            rows.extend((!gpus.is_empty()).then(|| Waste {
+                kind,
+                ..of_held_back(cluster, &gpus, why)
+            }));
+        }
     }
-    let known = inventory.known();
-    let takes_none = |it: &&Record| it.told_phase() == Phase::NotReady;
-    let nodes = known.records().filter(takes_none);
-    let names = nodes.map(|it| it.node.name.to_string()).collect();
-    (Arc::clone(cluster), names)
+    rows
+}
+
+/// Those that no open incident counts, of the GPU itself or of who holds it.
+fn uncounted<'a>(look: &Look<'_>, cluster: &Arc<str>, gpus: Vec<&'a Idle>) -> Vec<&'a Idle> {
+    let ids: BTreeSet<&str> = gpus.iter().map(|it| &*it.key.id).collect();
+    let runs = look.app.fleet.runs().on_gpus(cluster, &ids);
+    let counts = |it: &&Incident| *it.place.cluster == **cluster && is_counted(it);
+    let open: Vec<&Incident> = look.open.iter().filter(counts).collect();
+    let is_told = |it: &&Idle| {
+        let run = runs.get(&*it.key.id);
+        let holder = run.map_or_else(|| it.job.clone(), |(key, _)| key.run.to_string());
+        open.iter().any(|incident| {
+            let place = &incident.place;
+            place.gpu.as_deref() == Some(&*it.key.id) || place.run.as_ref() == Some(&holder)
+        })
+    };
+    gpus.into_iter().filter(|it| !is_told(it)).collect()
+}
+
+/// Whether a row of its own says what it loses.
+fn is_counted(incident: &Incident) -> bool {
+    Kind::of(incident.family).is_some() && incident.losing.milli_gpus > 0
 }
 
 /// Nobody who waits can have them, and why.
 fn of_held_back(cluster: &Arc<str>, gpus: &[&Idle], why: &str) -> Waste {
     let nodes: BTreeSet<&str> = gpus.iter().map(|it| &*it.node).collect();
+    let owners: BTreeSet<&str> = gpus.iter().map(|it| it.payer.name()).collect();
     let takes = match nodes.len() {
         1 => "that takes",
         _ => "that take",
@@ -261,6 +276,10 @@ fn of_held_back(cluster: &Arc<str>, gpus: &[&Idle], why: &str) -> Waste {
         ),
         action: "Mend and uncordon, or give back; the page Queue names what is held back."
             .to_owned(),
+        owner: match owners.len() {
+            0 | 1 => owners.into_iter().collect(),
+            _ => "several".to_owned(),
+        },
         ..of_nobody(cluster, gpus)
     }
 }
@@ -314,7 +333,6 @@ fn of_holder(look: &Look<'_>, run: Option<&RunKey>, job: &str, gpus: &[&Idle]) -
     let is_its =
         |it: &&Incident| *it.place.cluster == **cluster && it.place.run.as_deref() == Some(job);
     let own = || look.open.iter().filter(is_its);
-    let is_counted = |it: &Incident| Kind::of(it.family).is_some() && it.losing.milli_gpus > 0;
     if own().any(is_counted) {
         return None;
     }

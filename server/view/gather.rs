@@ -9,20 +9,19 @@ use gpufleet_telemetry::catalog::{Metric, gpu, own};
 use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::judge::{is_holder_known, judge_on};
+use super::judge::{NodesNow, is_holder_known, judge_on};
 use super::{ClusterView, Counts, FleetView, GpuView, NodeView, Shown, Told};
 use crate::App;
 use crate::fleet::ServerClock;
 use crate::fleet::live::Live;
 use crate::inventory;
-use crate::inventory::cordoned::Cordoned;
 
 /// The picture at this moment.
 pub fn gather(app: &App) -> FleetView {
     let moment = inventory::now(app);
     let at = moment.at;
     let mut grouping = Grouping {
-        cordoned: app.inventory.cordoned(moment),
+        said: NodesNow::of(&app.fleet, &app.inventory, moment),
         ..Grouping::default()
     };
     app.fleet.visit(|live| grouping.add(live, at));
@@ -50,7 +49,7 @@ pub(crate) fn of<'a>(lives: impl Iterator<Item = &'a Live>, at: Timestamp) -> Fl
 /// Clusters in the order they are shown in: by origin, then by name.
 #[derive(Default)]
 struct Grouping {
-    cordoned: Cordoned,
+    said: NodesNow,
     clusters: BTreeMap<(Origin, Arc<str>), BTreeMap<Arc<str>, NodeParts>>,
 }
 
@@ -76,13 +75,13 @@ impl Grouping {
         parts.heard = parts.heard.max(heard(live));
         parts.tick = parts.tick.max(live.interval);
         match live.key.kind {
-            ResourceKind::Gpu => parts.node.gpus.push(gpu_view(live, now, &self.cordoned)),
+            ResourceKind::Gpu => parts.node.gpus.push(gpu_view(live, now, &self.said)),
             ResourceKind::Share => {
                 let parent = live
                     .resource
                     .attribute(attribute::PARENT)
                     .unwrap_or_default();
-                let share = gpu_view(live, now, &self.cordoned);
+                let share = gpu_view(live, now, &self.said);
                 parts.shares.push((parent.into(), share));
             }
             ResourceKind::Node => add_own_health(&mut parts.node, live),
@@ -148,9 +147,9 @@ pub fn heard(live: &Live) -> Timestamp {
 }
 
 /// One GPU or share, as rows and tiles show it.
-pub fn gpu_view(live: &Live, now: Timestamp, cordoned: &Cordoned) -> GpuView {
+pub fn gpu_view(live: &Live, now: Timestamp, nodes: &NodesNow) -> GpuView {
     let text = |name| live.resource.attribute(name).unwrap_or_default().into();
-    let judged = judge_on(live, now, cordoned);
+    let judged = judge_on(live, now, nodes);
     GpuView {
         key: live.key.clone(),
         index: live
@@ -162,6 +161,7 @@ pub fn gpu_view(live: &Live, now: Timestamp, cordoned: &Cordoned) -> GpuView {
         node: Arc::clone(&live.node),
         state: judged.state,
         reason: judged.reason,
+        is_silent: judged.is_silent,
         first_seen: live.first_seen,
         is_one_sample: is_one_sample(live),
         last_point: live.last_point,

@@ -1,32 +1,66 @@
 //! What a GPU does now: hands what the fleet knows live to the one judgement of [`states::now`].
 
+use std::sync::Arc;
+
 use gpufleet_analysis::ledger::Reason;
-use gpufleet_analysis::states::{self, Edge, Now, Policy, Status};
+use gpufleet_analysis::states::{self, AtNode, Edge, Now, Policy, Status};
 use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::Timestamp;
 
 use crate::fleet::live::Live;
-use crate::inventory::cordoned::Cordoned;
+use crate::fleet::{Fleet, TakenBack};
+use crate::inventory::Inventory;
+use crate::inventory::known::Moment;
+use crate::inventory::troubled::Troubled;
 
-/// The state of a GPU or share at `now`, why, and since when, with what the inventory sees of its node: what nobody
-/// holds on one that is cordoned drains, as in the ledger.
-pub fn judge_on(live: &Live, now: Timestamp, cordoned: &Cordoned) -> Status {
-    let since = match live.origin {
-        Origin::Recorded => None,
-        _ => cordoned.since(&live.key.cluster, &live.node),
-    };
-    at_node(live, now, since)
+/// What is said of nodes now, by the cluster and by who provides them.
+#[derive(Debug, Default)]
+pub struct NodesNow {
+    troubled: Troubled,
+    taken_back: TakenBack,
+}
+
+impl NodesNow {
+    /// As it is known at this moment.
+    pub fn of(fleet: &Fleet, inventory: &Inventory, now: Moment) -> Self {
+        Self {
+            troubled: inventory.troubled(now),
+            taken_back: fleet.taken_back(now.at),
+        }
+    }
+
+    /// Of the node of a GPU or share; of a recorded one nobody says anything.
+    fn at(&self, live: &Live) -> AtNode {
+        if live.origin == Origin::Recorded {
+            return AtNode::default();
+        }
+        let (cluster, node) = (&live.key.cluster, &live.node);
+        let mut said = self.troubled.at(cluster, node);
+        if !self.taken_back.is_empty() {
+            let since = self
+                .taken_back
+                .get(&(Arc::clone(cluster), Arc::clone(node)));
+            said.draining_since = said.draining_since.or(since.copied());
+        }
+        said
+    }
+}
+
+/// The state of a GPU or share at `now`, why, and since when, with what is said of its node: on one that is not ready
+/// only what works is healthy, and what nobody holds on one that is cordoned or taken back drains, as in the ledger.
+pub fn judge_on(live: &Live, now: Timestamp, nodes: &NodesNow) -> Status {
+    at_node(live, now, nodes.at(live))
 }
 
 /// The same by its own evidence alone: what nobody holds is free, wherever it is.
 pub fn judge(live: &Live, now: Timestamp) -> Status {
-    at_node(live, now, None)
+    at_node(live, now, AtNode::default())
 }
 
 /// A recording is judged at its own last moment: it ended, it did not fall silent.
-fn at_node(live: &Live, now: Timestamp, draining_since: Option<Timestamp>) -> Status {
+fn at_node(live: &Live, now: Timestamp, at_node: AtNode) -> Status {
     let now = if live.origin == Origin::Recorded {
         live.last_point
     } else {
@@ -41,7 +75,7 @@ fn at_node(live: &Live, now: Timestamp, draining_since: Option<Timestamp>) -> St
         missing: missing(live),
         memory_bytes: memory.and_then(|it| it.reading.ok()).map(|it| it as u64),
         unhealthy: broken(live).or_else(|| asked_for(live)),
-        draining_since,
+        at_node,
     };
     states::now(&known, &Policy::default())
 }

@@ -79,6 +79,14 @@ pub const CALLED: &[(&str, &str)] = &[
         "An attribute of the MIG instance, and the key of its GPM sample.",
     ),
     (
+        "nvmlDeviceGetGpuInstanceById",
+        "Finds the GPU instance, to ask where it lies.",
+    ),
+    (
+        "nvmlGpuInstanceGetInfo",
+        "Where a MIG instance lies, by which NVIDIA's driver for dynamic resource allocation names it.",
+    ),
+    (
         "nvmlDeviceGetAttributes_v2",
         "The slices and the profile of a MIG instance.",
     ),

@@ -82,6 +82,16 @@ impl Answering {
         models::mig_profile(name)
     }
 
+    /// The number of the MIG instance's profile, its first memory slice and how many it has: one lies behind the other.
+    pub(crate) fn placement(&self) -> Option<(u32, u32, u32)> {
+        let place = |name: &String| Some(models::mig_place(models::mig_profile(name)?.0));
+        let number = usize::from(self.mig?);
+        let before = self.gpu().mig.iter().take(number);
+        let start = before.filter_map(place).map(|it| it.1).sum();
+        let (profile, size) = place(self.gpu().mig.get(number)?)?;
+        Some((profile, start, size))
+    }
+
     pub(crate) fn name(&self) -> String {
         match self
             .mig

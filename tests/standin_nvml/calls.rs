@@ -72,6 +72,8 @@ pub const FUNCTIONS: &[&str] = &[
     "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
     "nvmlDeviceIsMigDeviceHandle",
     "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetGpuInstanceById",
+    "nvmlGpuInstanceGetInfo",
     "nvmlDeviceGetComputeInstanceId",
     "nvmlDeviceGetAttributes_v2",
     "nvmlDeviceGetNvLinkState",

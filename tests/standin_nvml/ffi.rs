@@ -1,6 +1,6 @@
 //! The C interface: every symbol under its real name, thin over what the other files answer.
 //!
-//! Longer than 500 lines because it is one list of 76 functions of a few lines each, in the order
+//! Longer than 500 lines because it is one list of 78 functions of a few lines each, in the order
 //! of [`crate::FUNCTIONS`].
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
@@ -9,9 +9,9 @@ use std::time::Duration;
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlDeviceAttributes_t, nvmlEccSramErrorStatus_t, nvmlEventData_t,
     nvmlEventSet_t, nvmlFieldValue_t, nvmlGpmMetricsGet_t, nvmlGpmSample_t, nvmlGpmSupport_t,
-    nvmlGpuFabricInfo_v2_t, nvmlMarginTemperature_t, nvmlMemory_v2_t, nvmlPciInfo_t,
-    nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlSample_t,
-    nvmlUtilization_t, nvmlValue_t,
+    nvmlGpuFabricInfo_v2_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
+    nvmlMarginTemperature_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_t,
+    nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlSample_t, nvmlUtilization_t, nvmlValue_t,
 };
 
 use crate::answer::{Answering, gpu_instance};
@@ -452,6 +452,13 @@ device! {
     nvmlDeviceIsMigDeviceHandle(gpu, is: *mut c_uint) => put(is, c_uint::from(gpu.mig.is_some()));
     nvmlDeviceGetGpuInstanceId(gpu, id: *mut c_uint) =>
         put(id, gpu_instance(gpu.mig.ok_or(code::INVALID_ARGUMENT)?));
+    nvmlDeviceGetGpuInstanceById(gpu, id: c_uint, to: *mut nvmlGpuInstance_t) => {
+        let instances = 0..gpu.gpu().mig.len() as u8;
+        let mut instances = instances.filter(|_| gpu.is_divided());
+        let found = instances.find(|mig| gpu_instance(*mig) == id);
+        let mig = found.ok_or(code::NOT_FOUND)?;
+        put(to, driver::handle_of(gpu.slot, Some(mig)).cast())
+    };
     nvmlDeviceGetComputeInstanceId(gpu, id: *mut c_uint) => {
         gpu.mig.ok_or(code::INVALID_ARGUMENT)?;
         put(id, 0)
@@ -514,6 +521,27 @@ device! {
         }
         borrow::<Sample>(sample.cast())?.take(gpu, Some(instance))
     };
+}
+
+/// The handle of a GPU instance is that of the MIG device in it.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlGpuInstanceGetInfo(
+    instance: nvmlGpuInstance_t,
+    info: *mut nvmlGpuInstanceInfo_t,
+) -> nvmlReturn_t {
+    on("nvmlGpuInstanceGetInfo", instance.cast(), |gpu| {
+        let mig = gpu.mig.ok_or(code::INVALID_ARGUMENT)?;
+        let (profile, start, size) = gpu.placement().ok_or(code::NOT_SUPPORTED)?;
+        put(
+            info,
+            nvmlGpuInstanceInfo_t {
+                device: driver::handle_of(gpu.slot, None),
+                id: gpu_instance(mig),
+                profileId: profile,
+                placement: nvmlGpuInstancePlacement_t { start, size },
+            },
+        )
+    })
 }
 
 fn pci_info(gpu: &Answering) -> nvmlPciInfo_t {

@@ -141,6 +141,18 @@ pub fn mig_profile(name: &str) -> Option<(u32, u64)> {
     Some((slices.parse().ok()?, gib * 1024))
 }
 
+/// The number of the profile of an instance with so many compute slices, and the memory slices that it takes, of the 8 of
+/// an A100 or H100.
+pub const fn mig_place(slices: u32) -> (u32, u32) {
+    match slices {
+        1 => (19, 1),
+        2 => (14, 2),
+        3 => (9, 4),
+        4 => (5, 4),
+        _ => (0, 8),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

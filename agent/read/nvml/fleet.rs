@@ -308,6 +308,9 @@ impl Fleet {
             .with(attribute::MIG_PROFILE, &share.profile)
             .with(attribute::MIG_GPU_INSTANCE, share.gpu_instance.to_string())
             .with(attribute::MIG_SLICES, format!("{slices}/{of}"));
+        if let Some((profile, start)) = share.placement {
+            resource = resource.with(attribute::MIG_PLACEMENT, format!("{profile}:{start}"));
+        }
         for name in [
             attribute::GPU_MODEL,
             attribute::GPU_INDEX,

@@ -59,6 +59,8 @@ functions! {
     MigDeviceCount = "nvmlDeviceGetMaxMigDeviceCount";
     MigHandleByIndex = "nvmlDeviceGetMigDeviceHandleByIndex";
     GpuInstanceId = "nvmlDeviceGetGpuInstanceId";
+    GpuInstanceById = "nvmlDeviceGetGpuInstanceById";
+    GpuInstanceInfo = "nvmlGpuInstanceGetInfo";
     Attributes = "nvmlDeviceGetAttributes_v2";
     SupportedEventTypes = "nvmlDeviceGetSupportedEventTypes";
     RegisterEvents = "nvmlDeviceRegisterEvents";

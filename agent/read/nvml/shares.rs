@@ -3,6 +3,7 @@
 
 use gpufleet_telemetry::sample::{Missing, Reading};
 use nvml_wrapper::Device;
+use nvml_wrapper_sys::bindings::{nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t};
 
 use super::device::{Round, push_memory};
 use super::fields::Place;
@@ -26,6 +27,7 @@ struct Share {
     uuid: String,
     profile: String,
     gpu_instance: u32,
+    placement: Option<(u32, u32)>,
     slices: u32,
     gpm: Gpm,
 }
@@ -154,6 +156,7 @@ impl Shares {
                 uuid: share.uuid.clone(),
                 profile: share.profile.clone(),
                 gpu_instance: share.gpu_instance,
+                placement: share.placement,
                 slices: (share.slices, self.most),
                 samples: samples.0,
             });
@@ -200,6 +203,7 @@ fn open(
         (Err(missing), _) | (_, Err(missing)) if ends_gpu(missing) => Err(missing),
         (Err(_), _) => Ok(None),
         (Ok(()), uuid) => {
+            let placement = placement(library, at, gpu_instance)?;
             let mut gpm = Gpm::of(Some(gpu_instance));
             gpm.open(library, at);
             Ok(Some(Share {
@@ -208,10 +212,43 @@ fn open(
                 uuid: uuid.unwrap_or_default(),
                 profile: name.map(|name| profile(&name)).unwrap_or_default(),
                 gpu_instance,
+                placement,
                 slices: attributes.map_or(0, |it| it.gpu_instance_slice_count),
                 gpm,
             }))
         }
+    }
+}
+
+/// Where an instance lies; none where the driver does not say, which it says to root alone.
+fn placement(
+    library: &Library,
+    at: &Place,
+    gpu_instance: u32,
+) -> Result<Option<(u32, u32)>, Missing> {
+    let mut handle = std::ptr::null_mut();
+    let found = library.ask_raw(Some(at.index), Function::GpuInstanceById, |lib| {
+        let get = lib.nvmlDeviceGetGpuInstanceById.as_ref().ok()?;
+        // SAFETY: the device's handle came from this library, and the other one is ours to be written.
+        Some(unsafe { get(at.device, gpu_instance, &mut handle) })
+    });
+    let mut info = nvmlGpuInstanceInfo_t {
+        device: std::ptr::null_mut(),
+        id: 0,
+        profileId: 0,
+        placement: nvmlGpuInstancePlacement_t { start: 0, size: 0 },
+    };
+    let asked = found.and_then(|()| {
+        library.ask_raw(Some(at.index), Function::GpuInstanceInfo, |lib| {
+            let get = lib.nvmlGpuInstanceGetInfo.as_ref().ok()?;
+            // SAFETY: this library has just given the handle, and what it writes is ours.
+            Some(unsafe { get(handle, &mut info) })
+        })
+    });
+    match asked {
+        Ok(()) => Ok(Some((info.profileId, info.placement.start))),
+        Err(missing) if ends_gpu(missing) => Err(missing),
+        Err(_) => Ok(None),
     }
 }
 

@@ -117,6 +117,8 @@ pub struct ShareAnswer {
     pub profile: String,
     /// Its GPU instance id.
     pub gpu_instance: u32,
+    /// The number of its profile and its first memory slice; none where the driver does not say.
+    pub placement: Option<(u32, u32)>,
     /// Its compute slices and those of the whole card.
     pub slices: (u32, u32),
     /// What was read of it.

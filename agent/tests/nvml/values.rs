@@ -345,6 +345,8 @@ async fn mig_instances_are_shares_and_the_whole_has_no_utilisation() {
         (attribute::PARENT, parent),
         (attribute::MIG_PROFILE, "1g.10gb"),
         (attribute::MIG_GPU_INSTANCE, "8"),
+        // Behind the four memory slices of the first.
+        (attribute::MIG_PLACEMENT, "19:4"),
         (attribute::MIG_SLICES, "1/7"),
         (attribute::GPU_MODEL, H100),
     ] {

@@ -104,14 +104,18 @@ pub(super) fn energy(sum: &Sum) -> String {
 
 fn row(words: Vec<String>, it: &Outcome) -> Row {
     let rate = it.preemptions_per_1000_hours();
+    let told = |count: u64| match it.is_untold {
+        true => "unknown".to_owned(),
+        false => count.to_string(),
+    };
     Row {
         words,
         numbers: vec![
             hours(it.bought.gpu_millis),
             money(it.bought.spot),
             money(it.bought.on_demand),
-            it.known_preemptions()
-                .map_or("unknown".to_owned(), |it| it.to_string()),
+            told(it.preemptions),
+            told(it.runs),
             rate.map_or("–".to_owned(), tenths),
             money(it.lost),
             signed(it.net()),
@@ -131,8 +135,20 @@ pub(super) fn spot_notes(report: &Report<'_>) -> Vec<String> {
     }
     if total.unknown_losses > 0 {
         notes.push(format!(
-            "Of {} preemptions not everything that they lost is known: the net saving is at most that.",
+            "Of {} runs not everything that they lost is known: the net saving is at most that.",
             total.unknown_losses
+        ));
+    }
+    if total.without_runs > 0 {
+        notes.push(format!(
+            "On {} of the machines that were taken back no training run told its steps: what else was on them is in no loss.",
+            total.without_runs
+        ));
+    }
+    if spot.unsaid > 0 && !spot.is_empty() {
+        notes.push(format!(
+            "{} machines more went, and nobody says whether they were taken back or given back.",
+            spot.unsaid
         ));
     }
     if total.bought.unknown_gpu_millis > 0 {
@@ -141,10 +157,10 @@ pub(super) fn spot_notes(report: &Report<'_>) -> Vec<String> {
             hours(total.bought.unknown_gpu_millis)
         ));
     }
-    if spot.elsewhere > 0 && !spot.is_empty() {
+    if spot.elsewhere + spot.elsewhere_runs > 0 && !spot.is_empty() {
         notes.push(format!(
-            "{} runs more were preempted on nodes that are not paid at Spot, or that are not known.",
-            spot.elsewhere
+            "{} machines more were taken back with {} runs, which are not paid at Spot, or not known.",
+            spot.elsewhere, spot.elsewhere_runs
         ));
     }
     notes

@@ -7,8 +7,10 @@ use gpufleet_telemetry::otlp::{DecodedEvent, DecodedEvents};
 
 use super::*;
 use crate::fleet::Restored;
+use crate::inventory::known::Moment;
+use crate::inventory::{Inventory, InventoryConfig};
 use crate::store::model::KnownResource;
-use crate::view::judge::judge;
+use crate::view::judge::{NodesNow, judge, judge_on};
 
 /// Sends these events.
 fn logs(fleet: &Fleet, seq: u64, decoded: &DecodedEvents) -> Outcome {
@@ -64,6 +66,63 @@ fn a_fatal_event_is_seen_at_once_and_ends_with_a_healing_one_or_with_work() {
     assert_eq!(reason(T + 22), Some(Reason::DeviceLost));
     works(3, T + 90);
     assert_eq!(reason(T + 90), None, "it works again");
+}
+
+#[test]
+fn a_free_gpu_drains_while_its_machine_is_taken_back_as_in_the_ledger() {
+    let fleet = fleet();
+    let config = InventoryConfig {
+        source: "off".to_owned(),
+        ..InventoryConfig::default()
+    };
+    let inventory = Inventory::new(&config, "c");
+    let free = |seq, end| {
+        let mut tick = sent(seq, end);
+        for metric in [gpu::OBSERVED, gpu::HOLDER_KNOWN] {
+            tick.points
+                .push((metric, None, PointValue::SecondBits(0x3ff)));
+        }
+        tick.points.push((gpu::UTILIZATION, None, watts(0.0)));
+        folded(tick.offer(&fleet));
+    };
+    let taken_back = |seq, at: i64, node: &str| {
+        let event = Event {
+            at: Timestamp::from_seconds(at),
+            kind: EventKind::PreemptionNoticed,
+            severity: Severity::Warning,
+            resource_kind: ResourceKind::Node,
+            resource_id: node.into(),
+            message: String::new(),
+            attributes: BTreeMap::new(),
+        };
+        let decoded = DecodedEvents {
+            events: vec![DecodedEvent {
+                sender: Arc::new(gpu_resource()),
+                event,
+            }],
+            ..DecodedEvents::default()
+        };
+        folded(logs(&fleet, seq, &decoded));
+    };
+    let status = |now: i64| {
+        let moment = Moment {
+            at: Timestamp::from_seconds(now),
+            monotonic: std::time::Duration::ZERO,
+        };
+        let nodes = NodesNow::of(&fleet, &inventory, moment);
+        let live = fleet.get(&key()).expect("live");
+        let status = judge_on(&live, moment.at, &nodes);
+        (status.state, status.since.map(|it| it.seconds() - T))
+    };
+    free(1, T + 10);
+    taken_back(1, T + 11, "other");
+    assert_eq!(status(T + 12), (State::Unallocated, Some(0)));
+    taken_back(2, T + 13, "n");
+    assert_eq!(status(T + 13), (State::Draining, Some(13)));
+    free(2, T + 60);
+    assert_eq!(status(T + 72).0, State::Draining);
+    free(3, T + 73);
+    assert_eq!(status(T + 73).0, State::Unallocated, "it stayed");
 }
 
 #[test]

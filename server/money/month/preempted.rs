@@ -85,20 +85,28 @@ fn preempted(cluster: String, run: &Run, next: Option<&Run>) -> Preempted {
             .reading(training::PHASE_STARTUP.id)?;
         Some(gpu_millis(told, next))
     };
+    let told = ending.map_or(&[][..], |it| &it.taken_back);
+    let nodes = match told.is_empty() {
+        true => node(run, ending.and_then(|it| it.first_rank))
+            .into_iter()
+            .collect(),
+        false => told.to_vec(),
+    };
     Preempted {
         cluster,
-        node: node(run, ending.and_then(|it| it.first_rank)),
+        nodes,
+        ended_ms: run.facts.ended.map_or(0, |it| it.millis()),
         lost_gpu_millis: lost.map(|(steps, each)| gpu_millis(steps as f64 * each, run)),
         recovery_gpu_millis: next.and_then(startup),
     }
 }
 
-/// The node of this rank, else of the lowest that names one.
-fn node(run: &Run, rank: Option<u32>) -> String {
+/// The node of this rank, else of the lowest that names one; of runs of before their ending had it.
+fn node(run: &Run, rank: Option<u32>) -> Option<String> {
     let first = rank.and_then(|it| run.ranks.get(&it));
     let named = first.into_iter().chain(run.members().map(|it| it.1));
     let mut named = named.map(|it| &it.facts.node).filter(|it| !it.is_empty());
-    named.next().map(|it| (**it).to_owned()).unwrap_or_default()
+    named.next().map(|it| (**it).to_owned())
 }
 
 /// Seconds of a run on all of its GPUs. Only its first ranks were read, so it is as large as it says.
@@ -119,6 +127,7 @@ mod tests {
     fn run(steps_lost: Option<u64>, more: &[(Metric, f64)]) -> Run {
         let mut run = Run::default();
         run.facts.world = 16;
+        run.facts.ended = Some(Timestamp::from_seconds(7));
         run.facts.ending = Some(EndingFacts {
             cause: Cause::Preempted.name().to_owned(),
             first_rank: Some(1),
@@ -147,7 +156,14 @@ mod tests {
     fn a_preempted_run_lost_its_steps_since_the_checkpoint_and_the_next_ones_way_to_its_first() {
         let next = run(None, &[(training::PHASE_STARTUP, 90.0)]);
         let found = preempted("c".to_owned(), &run(Some(30), &[]), Some(&next));
-        assert_eq!(found.node, "node-1", "of the rank that went first");
+        assert_eq!(found.nodes, ["node-1"], "of the rank that went first");
+        assert_eq!(found.ended_ms, 7_000);
+        let mut told = run(Some(30), &[]);
+        let taken_back = || vec!["node-0".to_owned(), "node-7".to_owned()];
+        told.facts.ending.as_mut().expect("it ended").taken_back = taken_back();
+        let found = preempted("c".to_owned(), &told, None);
+        assert_eq!(found.nodes, taken_back());
+        let found = preempted("c".to_owned(), &run(Some(30), &[]), Some(&next));
         assert_eq!(found.lost_gpu_millis, Some(30 * 2_000 * 16));
         assert_eq!(found.recovery_gpu_millis, Some(90_000 * 16));
     }

@@ -10,12 +10,12 @@ use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::{Days, preempted, time_of, training};
+use super::{Days, preempted, taken_back, time_of, training};
 use crate::ledger::days::put_together;
 use crate::store::model::LedgerDay;
 use crate::store::{MAX_DIRTY_DAYS, Store, StoreError};
 
-/// Reads the days of one cluster, or of all live ones, and the runs that were preempted in them.
+/// Reads the days of one cluster, or of all live ones, and what was preempted in them.
 ///
 /// # Errors
 /// When the store does not answer.
@@ -28,6 +28,7 @@ pub async fn read(
     let mut read = ledger(store, days, cluster).await?;
     let (preempted, are_all) = preempted::read(store, &time, cluster).await?;
     read.preempted = preempted;
+    read.notices = taken_back::notices(store, &read, &time).await?;
     read.preempted_untold = match are_all {
         true => deleted(store, &time).await?,
         false => Some(format!(

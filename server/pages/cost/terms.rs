@@ -26,7 +26,11 @@ fn of_spot(currency: &str, it: &Outcome) -> (&'static str, String, String) {
     let count = usize::try_from(it.preemptions).unwrap_or(usize::MAX);
     let count = match it.is_untold {
         true => "how often it was preempted is not known".to_owned(),
-        false => counted(count, "preemption", "preemptions"),
+        false => counted(count, "machine taken back", "machines taken back"),
+    };
+    let runs = match (it.is_untold, usize::try_from(it.runs).unwrap_or(usize::MAX)) {
+        (true, _) | (_, 0) => String::new(),
+        (false, runs) => format!(", with {}", counted(runs, "run", "runs")),
     };
     let rate = match it.preemptions_per_1000_hours() {
         Some(rate) if rate > 0 => format!(", {} per 1,000 GPU-hours", tenths(rate)),
@@ -34,10 +38,10 @@ fn of_spot(currency: &str, it: &Outcome) -> (&'static str, String, String) {
     };
     let lost = match (it.lost, it.unknown_losses) {
         (0, 0) => String::new(),
-        (0, unknown) => format!(", what {unknown} of them lost is not known"),
-        (lost, 0) => format!(", {} lost to them", amount(currency, lost)),
+        (0, unknown) => format!(", what {unknown} of these lost is not known"),
+        (lost, 0) => format!(", {} lost", amount(currency, lost)),
         (lost, unknown) => format!(
-            ", {} lost to them; of {unknown} not everything is known",
+            ", {} lost; of {unknown} of these not everything is known",
             amount(currency, lost)
         ),
     };
@@ -47,7 +51,11 @@ fn of_spot(currency: &str, it: &Outcome) -> (&'static str, String, String) {
         ""
     };
     let value = format!("{most}{}", amount(currency, it.net()));
-    ("Saved by Spot, net", value, format!("{count}{rate}{lost}"))
+    (
+        "Saved by Spot, net",
+        value,
+        format!("{count}{rate}{runs}{lost}"),
+    )
 }
 
 fn of_commitments(it: &Commitments) -> (&'static str, String, String) {
@@ -88,6 +96,8 @@ mod tests {
         let spot = Outcome {
             bought,
             preemptions: 2,
+            without_runs: 1,
+            runs: 3,
             unknown_losses: 1,
             lost_gpu_millis: HOUR,
             lost: USD,
@@ -111,7 +121,7 @@ mod tests {
             (saved.0, saved.1.as_str()),
             ("Saved by Spot, net", "at most $499.00")
         );
-        let note = "2 preemptions, 2.5 per 1,000 GPU-hours, $1.00 lost to them; of 1 not everything is known";
+        let note = "2 machines taken back, 2.5 per 1,000 GPU-hours, with 3 runs, $1.00 lost; of 1 of these not everything is known";
         assert_eq!(saved.2, note);
         let untold = Outcome {
             is_untold: true,
@@ -120,7 +130,7 @@ mod tests {
         };
         let [saved] = tiles("USD", &untold, None).try_into().expect("one");
         assert_eq!(saved.1, "at most $499.00");
-        let note = "how often it was preempted is not known, $1.00 lost to them";
+        let note = "how often it was preempted is not known, $1.00 lost";
         assert_eq!(saved.2, note);
         assert_eq!(committed.1, "75 % used");
         assert_eq!(committed.2, "coverage 50 %, effective savings rate 10 %");

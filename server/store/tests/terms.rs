@@ -74,6 +74,12 @@ both! {
             attempt(0, 0, 3_600, "preempted", &steps(330.0)),
             attempt(1, 3_600, 7_200, "finished", &second),
         ];
+        // The provider said so of the machine that the first was on, and later of the one in its place.
+        for second in [3_590, 7_000] {
+            let mut noticed = event(EventKind::PreemptionNoticed, "node-1", at(second));
+            noticed.event.resource_kind = ResourceKind::Node;
+            all.events.push(noticed);
+        }
         bench.commit(&all).await;
         bench.compute(at(2 * 3_600 + 90)).await;
         let rates = "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n\
@@ -94,8 +100,9 @@ both! {
         // Two node-hours for 40 instead of 80; 30 steps of 10 s and a start of 600 s on six GPUs of 5 an hour.
         let spot = &told[0]["spot"];
         assert_eq!((&spot["saved"], &spot["lost"]), (&"80.0".into(), &"7.5".into()), "{spot}");
-        assert_eq!((&spot["net_saved"], &spot["preemptions"]), (&"72.5".into(), &1.into()));
-        assert_eq!(spot["preemptions_of_unknown_loss"], 0);
+        assert_eq!((&spot["net_saved"], &spot["preemptions"]), (&"72.5".into(), &2.into()));
+        let runs = ["preempted_runs", "preemptions_without_runs", "preempted_runs_of_unknown_loss"];
+        assert_eq!(runs.map(|it| spot[it].as_i64()), [Some(1), Some(1), Some(0)], "{spot}");
         // 3,000 s of 3,600 in both: of the first 300 of 3,300 were lost, of the second 600 its start.
         let teams = told[1]["teams"].as_array().unwrap();
         let science = teams.iter().find(|it| it["team"] == "science").unwrap();

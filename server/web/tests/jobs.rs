@@ -116,7 +116,11 @@ fn heard(seconds: i64) -> Heard {
 
 /// A job's first rank says that it began.
 fn began(runs: &Runs, cluster: &Arc<str>, job: &str) {
-    let about = [(attribute::FINGERPRINT, "torch=2.9.1\n")];
+    let made_of = match job {
+        JOB | DEAD => "torch=2.9.1\n",
+        _ => "model=Llama\ntorch=2.9.1\n",
+    };
+    let about = [(attribute::FINGERPRINT, made_of)];
     let began = event(job, 0, 0, EventKind::RunStarted, &about);
     runs.event(cluster, &began, heard(0)).unwrap();
 }

@@ -67,11 +67,24 @@ fn tell(server: &Fixture) {
 }
 
 #[tokio::test]
-async fn what_is_free_on_a_node_that_takes_no_work_is_for_nobody_who_waits_and_may_drain() {
-    for (cordoned, ready, kind, what) in [
-        (false, Ready::Yes, "free", "that nobody holds"),
-        (false, Ready::No, "free", "no work (not ready)"),
-        (true, Ready::Yes, "draining", "no work (cordoned)"),
+async fn what_is_on_a_node_that_takes_no_work_is_for_nobody_who_waits_and_drains_or_is_unhealthy() {
+    for (cordoned, ready, kind, what, counts) in [
+        (false, Ready::Yes, "free", "that nobody holds", [8, 0, 1]),
+        // Of what was not lost before nothing works: eight are free, four pause, and of three nobody knows.
+        (
+            false,
+            Ready::No,
+            "broken",
+            "16 GPUs on 4 nodes that take no work (not ready)",
+            [0, 0, 16],
+        ),
+        (
+            true,
+            Ready::Yes,
+            "draining",
+            "no work (cordoned or about to go)",
+            [0, 8, 1],
+        ),
     ] {
         let server = asking().await;
         let names = || (0..8).map(|number| format!("h100-{number:02}"));
@@ -88,23 +101,23 @@ async fn what_is_free_on_a_node_that_takes_no_work_is_for_nobody_who_waits_and_m
         server.inventory.known().all_nodes(nodes.collect(), NOW);
         let today = server.json("/api/v1/today").await;
         let counted = &today["sections"][0]["counts"]["by_state"];
-        let free = [&counted["unallocated"], &counted["draining"]];
-        let (other, expected) = (Value::Null, Value::from(8));
-        let is_free = [&expected, &other];
-        let drains = [&other, &expected];
-        assert_eq!(free, if cordoned { drains } else { is_free });
-        // What drains is not idle.
+        let found = ["unallocated", "draining", "unhealthy"];
+        let found = found.map(|state| counted[state].as_i64().unwrap_or(0));
+        assert_eq!(found, counts);
+        // What drains or is unhealthy is not idle.
         let (_, cost) = server.get("/cost").await;
         let row = "<tr><td>nobody</td><td>free</td><td><details><summary>8 GPUs on 1 node of prod";
-        assert_eq!(cost.contains(row), !cordoned, "{cost}");
+        assert_eq!(cost.contains(row), kind == "free", "{cost}");
         let (_, page) = server
             .get("/clusters/prod/gpus/GPU-prod-h100-05-0000")
             .await;
         let drains = "<span class=\"soft\">nobody holds it and its node is being emptied";
         assert_eq!(page.contains(drains), cordoned, "{page}");
+        let is_lost = page.contains("Its node was ready and is not any more.");
+        assert_eq!(is_lost, kind == "broken", "{page}");
         let waste = today["sections"][0]["waste"].as_array().unwrap().iter();
         let free: Vec<&Value> = waste
-            .filter(|it| it["kind"] == "free" || it["kind"] == "draining")
+            .filter(|it| ["free", "draining", "broken"].contains(&it["kind"].as_str().unwrap()))
             .collect();
         assert_eq!(free.len(), 1, "{free:?}");
         assert_eq!(free[0]["kind"], kind);
@@ -113,7 +126,7 @@ async fn what_is_free_on_a_node_that_takes_no_work_is_for_nobody_who_waits_and_m
             "{free:?}"
         );
         let is_offered = free[0]["action"].as_str().unwrap().contains("who waits");
-        assert_eq!(is_offered, !cordoned && ready == Ready::Yes, "{free:?}");
+        assert_eq!(is_offered, kind == "free", "{free:?}");
     }
 }
 

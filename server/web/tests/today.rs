@@ -8,6 +8,7 @@ use gpufleet_telemetry::gpu_specs::Specs;
 use super::*;
 use crate::auth::Grant;
 use crate::money::advice::round;
+use crate::money::savings::reached::{Like, Reached};
 use crate::money::savings::{RightSize, Savings};
 use crate::today::Todays;
 use crate::view::FleetView;
@@ -405,6 +406,32 @@ async fn a_run_is_held_against_the_mfu_of_its_own_that_a_table_says() {
             None => assert_eq!(slow, None, "20 % of 15 %"),
             Some(says) => assert!(slow.is_some_and(|it| it.contains(says)), "{slow:?}"),
         }
+    }
+}
+
+#[tokio::test]
+async fn a_run_without_a_target_is_held_against_what_five_runs_like_it_reached() {
+    for (runs, says) in [
+        (4, "40 % (default)"),
+        (5, "30 % (75th percentile of 5 runs like it)"),
+    ] {
+        let server = priced(fixture::fleet()).await;
+        let like = Like {
+            origin: Origin::Live,
+            card: "NVIDIA H100 80GB HBM3".to_owned(),
+            model: "Llama".to_owned(),
+            data_type: "bf16".to_owned(),
+            world: 1,
+        };
+        let saved = Savings {
+            reached: Reached::of((0..runs).map(|_| (like.clone(), 0.3))),
+            ..Savings::default()
+        };
+        server.app.savings.put_for_tests(&server.app, saved).await;
+        jobs::put_one(&server, "team/slow/u4", GPU, false).await;
+        let today = server.json("/api/v1/today").await;
+        let slow = row(&today, "live", "below_target").expect("20 % of either");
+        assert!(slow["what"].as_str().unwrap().ends_with(says), "{slow}");
     }
 }
 

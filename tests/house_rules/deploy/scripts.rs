@@ -56,6 +56,17 @@ fn the_image_is_built_with_our_toolchain_and_named_by_our_version() {
     }
 }
 
+/// What the driver writes in /proc of a GPU, in `jobs.gpus` of this folder.
+fn of_the_driver(place: &Path, address: &str, uuid: &str, minor: &str) {
+    let of_gpu = place.join("jobs.gpus").join(address);
+    fs::create_dir_all(&of_gpu).expect("it can be made");
+    let text = format!(
+        "Model: \t\t NVIDIA H100 80GB HBM3\nGPU UUID: \t {uuid}\nBus Location: \t {address}\n\
+         Device Minor: \t {minor}\nGPU Excluded:\t No\n"
+    );
+    fs::write(of_gpu.join("information"), text).expect("written");
+}
+
 /// Runs one of Slurm's scripts for a job.
 fn slurm(script: &str, folder: &Path, job: &str, gpus: &str) {
     let status = Command::new(super::folder().join("slurm").join(script))
@@ -116,7 +127,7 @@ fn slurms_scripts_keep_one_line_a_job_in_a_file_a_gpu() {
 fn slurms_prolog_names_a_gpu_by_its_uuid_too_where_the_driver_tells_it() {
     let place = tempfile::tempdir().expect("a folder");
     let folder = place.path().join("jobs");
-    // As the driver writes it; minor numbers are in the order of no address, and one GPU has not begun yet.
+    // Minor numbers are in the order of no address, and one GPU has not begun yet.
     for (address, uuid, minor) in [
         (
             "0000:19:00.0",
@@ -134,13 +145,7 @@ fn slurms_prolog_names_a_gpu_by_its_uuid_too_where_the_driver_tells_it() {
             "2",
         ),
     ] {
-        let of_gpu = place.path().join("jobs.gpus").join(address);
-        fs::create_dir_all(&of_gpu).expect("it can be made");
-        let text = format!(
-            "Model: \t\t NVIDIA H100 80GB HBM3\nGPU UUID: \t {uuid}\nBus Location: \t {address}\n\
-             Device Minor: \t {minor}\nGPU Excluded:\t No\n"
-        );
-        fs::write(of_gpu.join("information"), text).expect("written");
+        of_the_driver(place.path(), address, uuid, minor);
     }
     let named = || -> Vec<String> {
         let listed = fs::read_dir(&folder).expect("it can be listed");
@@ -184,11 +189,28 @@ fn slurms_probe_fails_for_wrong_results_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let agent = folder.path().join("agent");
     let said = folder.path().join("said");
+    // Slurm's numbers are those of device files, and the driver's own are in another order.
+    for (minor, uuid) in [
+        ("0", "GPU-0a"),
+        ("1", "GPU-1b"),
+        ("3", "GPU-3c"),
+        ("5", "GPU-?"),
+    ] {
+        of_the_driver(folder.path(), &format!("0000:{minor}9:00.0"), uuid, minor);
+    }
     for (code, gpus, is_let, options) in [
-        (0, "0-1,5", true, "probe --gate --gpu 0 --gpu 1 --gpu 5\n"),
-        (20, "3", false, "probe --gate --gpu 3\n"),
-        (30, "3", true, "probe --gate --gpu 3\n"),
-        (1, "3", true, "probe --gate --gpu 3\n"),
+        (
+            0,
+            "0-1,3",
+            true,
+            "probe --gate --gpu GPU-0a --gpu GPU-1b --gpu GPU-3c\n",
+        ),
+        (20, "3", false, "probe --gate --gpu GPU-3c\n"),
+        (30, "3", true, "probe --gate --gpu GPU-3c\n"),
+        (1, "3", true, "probe --gate --gpu GPU-3c\n"),
+        // One has not begun yet, and one is not there: others are not probed in their place.
+        (20, "1,5,7", false, "probe --gate --gpu GPU-1b\n"),
+        (20, "5,7", true, ""),
         (20, "$(id)", true, ""),
         (20, "", true, ""),
     ] {
@@ -198,6 +220,7 @@ fn slurms_probe_fails_for_wrong_results_alone() {
         fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).expect("its right");
         let status = Command::new(super::folder().join("slurm/probe.sh"))
             .env("GPUFLEET_AGENT", &agent)
+            .env("GPUFLEET_NVIDIA_GPUS", folder.path().join("jobs.gpus"))
             .env("SLURM_JOB_GPUS", gpus)
             .status();
         assert_eq!(

@@ -32,7 +32,7 @@ fn a_burst_between_two_rounds_is_told_with_its_step_for_a_minute() {
     }
     let burst = told(&round_at(&mut hooks, now));
     assert_eq!(burst, [Some(2.0), Some(9.0), Some(4.0), None]);
-    let after = |seconds| now.shifted(seconds * 1_000_000_000);
+    let after = |seconds: i64| now.shifted(seconds * 1_000_000_000);
     assert_eq!(told(&round_at(&mut hooks, after(59))), burst);
     let later = told(&round_at(&mut hooks, after(60)));
     assert_eq!(later, [Some(2.0), None, None, None]);
