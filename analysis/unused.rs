@@ -45,6 +45,7 @@ mod tests {
                 state,
                 reason: Reason::Unknown,
                 since: for_s.map(|it| now.shifted(-it * NANOS_PER_SECOND)),
+                is_silent: false,
             };
             unused(&status, IDLE_AFTER_S, now)
         };
@@ -58,6 +59,7 @@ mod tests {
             state: State::Parked,
             reason: Reason::WarmStandby,
             since: Some(now.shifted(-90_000 * NANOS_PER_SECOND)),
+            is_silent: false,
         };
         assert_eq!(unused(&standby, IDLE_AFTER_S, now), None);
         for state in [State::Unobserved, State::Unallocated, State::Gap] {
