@@ -19,6 +19,7 @@ use gpufleet_telemetry::catalog::{Metric, gpu, node, own};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::before::Before;
 use super::limits::{self, Limits};
 use super::links::{LinkReadings, LinkWatch};
 use super::network::{Network, PortsWatch, RankNames};
@@ -26,6 +27,7 @@ use super::prices::Prices;
 use super::readers::{self, Readers};
 use super::watch::{Rates, Readable, Watch, fresh};
 use crate::fleet::{Fleet, Live, LiveXid};
+use crate::store::model::ResourceKey;
 use crate::view::gather as view;
 use crate::view::judge::judge;
 
@@ -216,10 +218,11 @@ impl NodeSnapshot {
     }
 }
 
-/// What is live of every GPU that is judged, and of their nodes.
-pub fn gather(
+/// What is live of every GPU that is judged, and of their nodes. What is met for the first time is judged on from what
+/// was said of it `before`.
+pub(super) fn gather(
     fleet: &Fleet,
-    watches: &mut Watches,
+    (watches, before): (&mut Watches, &Before),
     prices: &mut Prices,
     now: Timestamp,
 ) -> (Vec<GpuSnapshot>, NodeSnapshots) {
@@ -245,7 +248,8 @@ pub fn gather(
         }
         // All readings once from first to last, before the others jump about in them: memory is slow to jump in.
         let refused = readers::refused(live, now);
-        let kept = kept.meet(&live.key, now, || Kept::new(live.key.kind, numbered));
+        let new = || Kept::new(&live.key, numbered, before, now);
+        let kept = kept.meet(&live.key, now, new);
         let of_node = nodes.of(live, &mut kept.node);
         of_node.heard = view::heard(live).max(of_node.heard);
         of_node.tick = live.interval.max(of_node.tick);
@@ -301,18 +305,21 @@ impl Watches {
 }
 
 impl Kept {
-    fn new(kind: ResourceKind, numbered: &mut u32) -> Self {
+    fn new(key: &ResourceKey, numbered: &mut u32, before: &Before, now: Timestamp) -> Self {
+        let said = before.about(key, now);
         let gpu = |numbered: &mut u32| {
             *numbered = numbered.wrapping_add(1).max(1);
             Box::new(Watched {
                 number: *numbered,
+                counters: Watch::resumed(&said),
+                links: LinkWatch::resumed(&said),
                 ..Watched::default()
             })
         };
         Self {
             node: 0,
-            limits: limits::Kept::default(),
-            kind: match kind {
+            limits: limits::Kept::resumed(key.kind, &said, now),
+            kind: match key.kind {
                 ResourceKind::Gpu => KeptOf::Gpu(gpu(numbered)),
                 ResourceKind::Node => KeptOf::Machine(Box::default()),
                 ResourceKind::Rank => KeptOf::Rank(Box::default()),

@@ -1,21 +1,27 @@
 //! The links of one GPU over its last readings: PCIe lanes and generation, NVLinks that are up.
 //!
-//! What a link is held against is the best that this GPU was seen with since the server started: what
-//! the card could do says nothing of its slot. An idle card lowers its PCIe generation to save power, so
-//! a reading counts with whether the GPU worked at the time.
+//! What a link is held against is the best that this GPU was seen with since the server started, or was held against by
+//! an incident that was open then: what the card could do says nothing of its slot. An idle card lowers its PCIe
+//! generation to save power, so a reading counts with whether the GPU worked at the time.
 //!
-//! Limits: 40 bytes a GPU. A link that was down before the server started is not seen.
+//! Limits: 40 bytes a GPU. A link that was down before the server started, and of which no incident tells, is not seen.
 
+use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::health::links::{NVLINK_READINGS, PCIE_READINGS};
-use gpufleet_analysis::health::{Links, Pcie};
-use gpufleet_telemetry::catalog::{Metric, gpu};
+use gpufleet_analysis::health::{Kind, Links, Pcie};
+use gpufleet_telemetry::catalog::{Metric, Unit, gpu};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::seconds_since;
+use super::before::Said;
+use super::{gpus, seconds_since};
 use crate::fleet::Live;
 
 /// Links are read each minute; what is older than three of them is gone, seconds.
 const FRESH_S: f64 = 180.0;
+
+/// What the two parts of a PCIe link's rate are called.
+const LANES: &str = "lanes";
+const GENERATION: &str = "generation";
 
 /// What is kept of one GPU's links.
 #[derive(Debug, Clone, Copy, Default)]
@@ -54,6 +60,25 @@ pub(super) struct LinkFacts {
 }
 
 impl LinkWatch {
+    /// Of a GPU of which this was said before the server started.
+    pub(super) fn resumed(said: &[&Said]) -> Self {
+        let mut watch = Self::default();
+        let best = &mut watch.readings;
+        for said in said {
+            let usual = |name: &str| {
+                let usual = said.reading(name).and_then(|it| it.usual);
+                usual.filter(|it| (0.0..=255.0).contains(it)).unwrap_or(0.0) as u8
+            };
+            if said.what == gpus::what(Kind::PcieDegraded) {
+                best.best.width = usual(LANES);
+                best.best.generation = usual(GENERATION);
+            } else if said.what == gpus::what(Kind::NvlinkDown) {
+                best.most_nvlinks = usual(gpus::COUNT);
+            }
+        }
+        watch
+    }
+
     /// Takes in what is live.
     pub(super) fn read(&mut self, live: &Live, is_active: bool, now: Timestamp) -> LinkReadings {
         let reading = |metric: &Metric| {
@@ -131,6 +156,18 @@ impl LinkReadings {
         let product = |it: Lanes| f64::from(it.width) * f64::from(it.generation);
         (self.has_pcie() && newest.is_active && product(self.best) > 0.0)
             .then(|| product(newest) / product(self.best))
+    }
+
+    /// Lanes and generation now, each beside the best.
+    pub(super) fn pcie_readings(&self) -> [Reading; 2] {
+        let newest = self.pcie[PCIE_READINGS - 1];
+        let of = |name: &str, now: u8, best: u8| {
+            Reading::new(name, now.into(), Some(best.into()), Unit::Count)
+        };
+        [
+            of(LANES, newest.width, self.best.width),
+            of(GENERATION, newest.generation, self.best.generation),
+        ]
     }
 
     /// NVLinks that are down now; none where it is not known.

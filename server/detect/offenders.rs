@@ -39,7 +39,8 @@ const HARDWARE: [Family; 3] = [Family::GpuFault, Family::Memory, Family::Link];
 pub(super) struct Offenders {
     /// By what is judged from the next look on.
     pub(super) by: Thresholds,
-    found: Vec<Found>,
+    /// None before the first look.
+    found: Option<Vec<Found>>,
     /// Where each card is, by cluster and serial number or id.
     places: HashMap<(String, String), Place>,
 }
@@ -100,7 +101,7 @@ impl Offenders {
             price: price(&who, &all),
             who,
         });
-        self.found = found.collect();
+        self.found = Some(found.collect());
     }
 
     /// Takes in faults that a test made of these cards and machines.
@@ -184,7 +185,11 @@ impl Detector for Offenders {
             let gpu = it.place.gpu.as_deref();
             gpu.is_none_or(|gpu| tick.gpus.contains_key(&(it.place.cluster.as_str(), gpu)))
         };
-        let signals = self.found.iter().filter_map(|it| self.signal(it));
+        let Some(known) = &self.found else {
+            found.unknown.insert(Family::Offender);
+            return;
+        };
+        let signals = known.iter().filter_map(|it| self.signal(it));
         found.signals.extend(signals.filter(is_there));
     }
 }

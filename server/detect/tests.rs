@@ -23,6 +23,7 @@ use crate::view::fixture::{self, Does, NOW};
 mod inventory;
 mod owner;
 mod probe;
+mod restart;
 
 const NODES: [&str; 2] = ["node-1", "node-2"];
 /// Dollars an hour of an H100, and nano-USD of a second.
@@ -366,40 +367,6 @@ async fn gpus_held_and_idle_for_an_hour_are_one_incident_of_their_job() {
     assert!(hours >= 3_600.0, "since it is idle: {hours}");
     world.ticks(3, |live| live.bits.active = live.bits.observed);
     assert_eq!(world.open(), []);
-}
-
-#[tokio::test]
-async fn a_server_that_starts_anew_goes_on_with_its_incidents() {
-    let mut world = World::new().await;
-    let at = NOW;
-    let broken = breaks("node-1", 0, at);
-    world.ticks(3, &broken);
-    let before = world.open();
-    world
-        .app
-        .incidents
-        .write(&world.app.store)
-        .await
-        .expect("it is written");
-    world.app.store.close().await;
-    world.app = app(&world.folder, &world.hand).await;
-    restore(&world.app).await.expect("the store answers");
-    assert_eq!(world.open()[0].id, before[0].id);
-    world.detectors = Detectors::new(&world.app.config.detect);
-    // Of what broke it only the reason is known after a start.
-    world.ticks(2, |live| {
-        broken(live);
-        live.told.xids.clear();
-    });
-    let open = world.open();
-    assert_eq!(open.len(), 1);
-    assert_eq!((open[0].id, &*open[0].what), (before[0].id, "XID 79"));
-    world
-        .app
-        .incidents
-        .write(&world.app.store)
-        .await
-        .expect("the token is the new one");
 }
 
 #[tokio::test]

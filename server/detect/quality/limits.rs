@@ -61,9 +61,9 @@ fn fault(limit: &'static Limit) -> Fault {
         Test::Flaps => "down for a minute of each two",
     };
     let fault = format!("{}: {words}", limit.what);
-    Fault::few(limit.kind, &fault, FEW, move |seed, off| {
+    Fault::few(limit.kind, &fault, FEW, move |seed, server| {
         let kind = limit.read.of();
-        let mut made = Made::new(seed, (1, 1), off);
+        let mut made = Made::new(seed, (1, 1), server);
         if !matches!(kind, ResourceKind::Node | ResourceKind::Gpu) {
             let live = fixture::live("prod", "node-1", kind, "it/0", Origin::Live);
             made.lives.push(live);
