@@ -21,7 +21,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::before::Before;
 use super::limits::{self, Limits};
-use super::links::{LinkReadings, LinkWatch};
+use super::links::{Boards, LinkReadings, LinkWatch};
 use super::network::{Network, PortsWatch, RankNames};
 use super::prices::Prices;
 use super::readers::{self, Readers};
@@ -47,6 +47,7 @@ pub struct Watches {
     room: Vec<GpuSnapshot>,
     /// How many GPUs were ever numbered.
     numbered: u32,
+    boards: Boards,
     /// From when memory that grows leaks.
     pub(super) leak: Thresholds,
     pub(super) limits: Limits,
@@ -187,6 +188,8 @@ pub struct NodeSnapshot {
     pub(super) booted: Option<Timestamp>,
     /// Whether its memory grows until it is used up.
     pub(super) leaks: Option<Leaks>,
+    /// NVLinks that are up on one of its GPUs, at most.
+    nvlinks: u8,
     /// Its network and RDMA ports.
     pub(super) ports: Vec<Port>,
     /// The type of its GPUs; empty where it has none.
@@ -232,6 +235,7 @@ pub(super) fn gather(
         groups,
         room,
         numbered,
+        boards,
         leak: by,
         limits,
         readers,
@@ -270,6 +274,7 @@ pub(super) fn gather(
             KeptOf::Gpu(watched) => {
                 of_node.gpus += 1;
                 let mut seen = seen_of(live, watched, groups, kept.node, now, by);
+                of_node.nvlinks = seen.links.nvlinks_up().max(of_node.nvlinks);
                 seen.status.reason = prices.reason_of(live, &seen.status);
                 all.push(seen);
             }
@@ -278,7 +283,8 @@ pub(super) fn gather(
         }
     });
     for seen in &mut all {
-        let (of_node, model) = (&mut nodes.all[seen.at_node].1, &seen.alike.model);
+        let ((name, of_node), model) = (&mut nodes.all[seen.at_node], &seen.alike.model);
+        boards.hold(name, of_node.nvlinks, model, &mut seen.links);
         if of_node.model.is_empty() {
             of_node.model = Arc::clone(model);
         }
@@ -293,6 +299,7 @@ pub(super) fn gather(
     }
     kept.forget(now);
     groups.forget();
+    boards.forget(|it| nodes.places.contains_key(it));
     (all, nodes.all.into_iter().collect())
 }
 
