@@ -158,7 +158,7 @@ section! {
         pub wrong_network_nodes_part: f64 = wrong_network::WRONG_PART,
         /// A card breaks again and again that had this many faults in 30 days, 2 to 100; looked at once an hour.
         pub offender_card_faults: f64 = offender::Thresholds::default().card_faults,
-        /// A machine does with this many faults, of three cards at least, 2 to 100.
+        /// A machine does with this many faults, of three cards at least or its own, 2 to 100.
         pub offender_node_faults: f64 = offender::Thresholds::default().node_faults,
         /// A rack, block or zone does whose share of machines with a fault is this many times that of the rest, 1.5 to 20.
         pub offender_part_times: f64 = offender::PART_TIMES,

@@ -13,6 +13,9 @@ use gpufleet_telemetry::time::NANOS_PER_SECOND;
 /// A minute.
 const MINUTE: i64 = 60 * NANOS_PER_SECOND;
 
+/// What is said of a device that repeats packets, for which a busy network is enough.
+pub(in crate::detect) const REPEATS: &str = "an RDMA device repeats packets";
+
 /// One of them.
 #[derive(Debug)]
 pub(in crate::detect) struct Limit {
@@ -252,7 +255,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Read::Plain(&node::RDMA_RETRIES),
             Test::Rate(10.0),
             Family::Link,
-            "an RDMA device repeats packets",
+            REPEATS,
             Basis::NoRunWaits,
         )
     },

@@ -587,7 +587,7 @@ fn month(who: Again, count: usize, now: &Now) -> (Vec<Broke>, Vec<Machine>) {
         Broke {
             cluster: "prod".to_owned(),
             node,
-            card,
+            cards: vec![card],
             at,
         }
     };
@@ -595,6 +595,7 @@ fn month(who: Again, count: usize, now: &Now) -> (Vec<Broke>, Vec<Machine>) {
         cluster: "prod".to_owned(),
         node: format!("n{number}"),
         parts: vec![(Level::Block, format!("b{}", number / 16))],
+        made: None,
     };
     (
         (0..count).map(fault).collect(),
