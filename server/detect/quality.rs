@@ -19,6 +19,7 @@ use std::fmt::Write;
 use gpufleet_analysis::incident::Family;
 
 use super::Detectors;
+use crate::runs::watch::FIRST_STEPS;
 use world::{Happens, Made, NOTHING, Server};
 
 /// Worlds of a fault, and of one that takes long to make.
@@ -79,6 +80,14 @@ impl Fault {
         Self {
             of: FEW,
             ..Self::of(finding, fault, least, told)
+        }
+    }
+
+    /// What the detector looks up in the store is handed to it, as it would be found there.
+    fn injected(self) -> Self {
+        Self {
+            fault: format!("{} (injected)", self.fault),
+            ..self
         }
     }
 
@@ -180,6 +189,9 @@ fn section(rows: &[Row], (alarms, steps, gpu_hours): (usize, u64, f64)) -> Strin
          Every kind of finding of every detector, put into made fleets of one or two nodes and told by all of the server:\n\
          from what resources read, slow readings once a minute, to what is said at a tick. CI fails when a detector is\n\
          disabled, and when one has a finding without a row. A dash: too small to be found, and it must not be.\n\n\
+         Injected is what a detector looks up in the store: the faults of a month, the runs before a run, the month's money.\n\
+         It is handed over as it would be found there, and the delay is from then to the tick at which it is said. When it is\n\
+         looked up comes before that: faults once an hour, runs after {FIRST_STEPS} steps, money whenever the month is made.\n\n\
          | finding | fault | found | interval | least | delay |\n|---|---|---|---|---|---|\n"
     );
     let mut line =

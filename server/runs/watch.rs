@@ -32,6 +32,8 @@ mod before;
 mod noticed;
 mod pace;
 
+#[cfg(test)]
+pub(crate) use before::FIRST_STEPS;
 pub use before::SlowerThanBefore;
 use pace::Pace;
 pub use pace::Slowdown;

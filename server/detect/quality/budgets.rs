@@ -27,6 +27,7 @@ fn team(fault: &str, (spent, forecast): (i64, i64), says: &'static str, least: u
             Made::new(seed, (1, 2), server).told((says, At::Any), 60, happens)
         },
     )
+    .injected()
 }
 
 pub(super) fn faults() -> Vec<Fault> {

@@ -572,6 +572,7 @@ fn offender(who: Again, fault: &str, says: &'static str, count: usize, least: u3
         };
         Made::new(seed, (1, 2), server).told((says, at), 60, happens)
     })
+    .injected()
 }
 
 /// So many faults of the last month, two days apart, and the machines that there are.

@@ -109,6 +109,7 @@ fn slower_than_before() -> Fault {
             Made::new(seed, NODES, server).told(says, 60, happens)
         },
     )
+    .injected()
 }
 
 /// Nobody steps any more, in a collective that the culprit did not come to, or with GPUs that rest.

@@ -20,7 +20,7 @@ use crate::runs::{KnownRun, Run, RunKey, compare, history};
 use crate::store::{RunFilter, Store, StoreError};
 
 /// Steps after which a run is held against those before it: more than a start and its first checkpoint.
-pub(super) const FIRST_STEPS: u64 = 200;
+pub(crate) const FIRST_STEPS: u64 = 200;
 
 /// And after so many more again: what was slow then may be mended, and steps cost time to read.
 pub(super) const AGAIN_STEPS: u64 = 2_000;
