@@ -24,7 +24,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_telemetry::time::Timestamp;
-use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -43,8 +42,6 @@ pub const IDLE_ACTIVITY: f64 = 0.01;
 pub const MAX_SUSPECTS: usize = 8;
 /// Step gaps that the median is of.
 const KEPT_GAPS: usize = 9;
-/// The state's version: another is not read, the watch begins anew.
-pub const VERSION: u8 = 1;
 
 /// From when a run stands.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -158,7 +155,7 @@ pub enum Verdict {
 }
 
 /// What is kept of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Watch {
     moved_at: i64,
     step: u64,
@@ -166,24 +163,22 @@ pub struct Watch {
     gaps_ms: [u32; KEPT_GAPS],
     next: u8,
     has_begun: bool,
-    version: u8,
+    /// Whether it stood before it was watched, and nothing is known yet that says otherwise.
+    stood: bool,
 }
 
 impl Watch {
     /// Nothing known yet.
     pub fn new() -> Self {
-        Self {
-            version: VERSION,
-            ..Self::default()
-        }
+        Self::default()
     }
 
-    /// A state that was stored; one of another version begins anew.
-    pub fn restored(self) -> Self {
-        if self.version == VERSION {
-            self
-        } else {
-            Self::new()
+    /// Of a run that stands since then, by who watched it before: the first step that is seen of it is its last.
+    pub fn stood_since(at: Timestamp) -> Self {
+        Self {
+            moved_at: at.0,
+            stood: true,
+            ..Self::default()
         }
     }
 
@@ -206,7 +201,7 @@ impl Watch {
 
     /// Whether it has had no step for so long that it may be a hang.
     pub fn may_stand(&self, now: Timestamp, by: &Thresholds) -> bool {
-        let least_ns = match self.has_begun {
+        let least_ns = match self.has_begun || self.stood {
             true => by.least_ns(),
             false => by.first_step_ns(),
         };
@@ -230,8 +225,12 @@ impl Watch {
             .step
             .filter(|step| !self.has_begun || *step != self.step)
         {
-            self.move_on(step, now);
-            return Verdict::Moving;
+            let is_its_last = std::mem::take(&mut self.stood);
+            if !is_its_last {
+                self.move_on(step, now);
+                return Verdict::Moving;
+            }
+            (self.has_begun, self.step) = (true, step);
         }
         if !self.has_begun {
             return self.before_first(tick, by);
@@ -255,12 +254,15 @@ impl Watch {
     fn before_first(&mut self, tick: &Tick<'_>, by: &Thresholds) -> Verdict {
         let now = tick.now.0;
         let Some(up_since) = tick.up_since else {
+            if self.stood {
+                return Verdict::Unheard;
+            }
             self.moved_at = 0;
             return Verdict::Quiet;
         };
         let is_busy = tick.activity.is_some_and(|it| it > IDLE_ACTIVITY);
         if tick.is_quiet || is_busy {
-            self.moved_at = now;
+            (self.moved_at, self.stood) = (now, false);
             return Verdict::Quiet;
         }
         // Whoever comes to watch it later knows of no time before.

@@ -6,8 +6,8 @@
 //!
 //! - *Debounce*: an incident opens when its family was signalled at [`Family::ticks`] ticks in a row
 //!   (an XID at once, a link after 5), so that one bad reading is no incident; heat, power and links
-//!   say nothing for [`BOOT_QUIET_NS`] after a node booted. How many readings of a link are a fault
-//!   of which model is the detector's to know.
+//!   say nothing for [`BOOT_QUIET_NS`] after a node booted. How many links a model has, and how many
+//!   readings of them are a fault, is the detector's to know.
 //! - *One cause, one incident*: a broken GPU explains its heat, its power and its idleness, a broken
 //!   node its GPUs, either the run that waits for them; half of a node's GPUs with the same trouble
 //!   are the node's; more than [`BREAKER_NODES`] nodes and a tenth of a cluster with the same trouble

@@ -13,7 +13,8 @@
 //! - *Flaps*: it went down for [`FLAP_NS`] and came back [`FLAPS`] times within [`FLAPS_WITHIN_NS`].
 //!
 //! A reading that is missing says nothing: what was over stays over, as not known ([`State::is_over`] with
-//! [`State::is_fresh`]).
+//! [`State::is_fresh`]). So does what was over before anybody watched ([`State::resumed`]), for [`GIVEN_UP_NS`] at most
+//! where nothing is read of it.
 //!
 //! Limits: ≤40 bytes a reading; readings further apart than [`GAP_NS`] are not joined.
 
@@ -25,6 +26,8 @@ pub const CLEAR_PART: f64 = 0.8;
 pub const MEMORY_S: f64 = 300.0;
 /// Readings further apart are not joined, nanoseconds: three of the slow ones.
 pub const GAP_NS: i64 = 190 * NANOS_PER_SECOND;
+/// Of what was over before, and of which nothing is read for this long, nothing is known, nanoseconds.
+pub const GIVEN_UP_NS: i64 = 600 * NANOS_PER_SECOND;
 /// A link that was down for this long and came back has flapped, nanoseconds.
 pub const FLAP_NS: i64 = 25 * NANOS_PER_SECOND;
 /// Flaps that are a fault …
@@ -128,6 +131,39 @@ impl State {
         }
     }
 
+    /// What was over its limit `since` then, and `seen` so last, before it is watched from `now` on; `reading` stood
+    /// beside the limit.
+    pub fn resumed(
+        test: Test,
+        (since, seen): (Timestamp, Timestamp),
+        reading: f64,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            // What it reads is not known: the first reading is neither more nor less.
+            value: f64::NAN,
+            at: now,
+            since: Some(match test {
+                // It may have come again until it was last seen.
+                Test::Grew(_) | Test::Flaps => seen,
+                Test::Above(_) | Test::Below(_) | Test::Rate(_) | Test::Down | Test::Still => since,
+            }),
+            rate: match test {
+                Test::Rate(_) => reading as f32,
+                _ => 0.0,
+            },
+            flaps: match test {
+                Test::Flaps => FLAPS,
+                _ => 0,
+            },
+        }
+    }
+
+    /// Whether it was over before, and so long nothing was read of it that nothing is known.
+    pub fn is_given_up(&self, now: Timestamp) -> bool {
+        self.value.is_nan() && now.since(self.at) > GIVEN_UP_NS
+    }
+
     /// Takes in a reading; one that was taken in already changes nothing.
     pub fn observe(&mut self, test: Test, value: f64, at: Timestamp) {
         let passed = at.since(self.at);
@@ -151,6 +187,8 @@ impl State {
                     self.since = Some(at);
                 }
             }
+            // By how much it grew since it was last seen is not known.
+            Test::Rate(_) if before.is_nan() => {}
             Test::Rate(limit) => {
                 let seconds = passed as f64 / NANOS_PER_SECOND as f64;
                 let growth = (value - before).max(0.0);
@@ -201,7 +239,7 @@ impl State {
 
     /// Whether it was read lately: else what it says may be over.
     pub fn is_fresh(&self, now: Timestamp) -> bool {
-        now.since(self.at) <= GAP_NS
+        !self.value.is_nan() && now.since(self.at) <= GAP_NS
     }
 
     /// Since when it is over its limit, if that is for as long as the limit asks.
@@ -317,6 +355,49 @@ mod tests {
         assert!(!state.is_fresh(at(200)));
         state.observe(test, 0.2, at(3_600));
         assert_eq!(state.is_over(test, MINUTE, at(3_600)), None);
+    }
+
+    /// Over its limit for an hour when the server that watched it went; read again twenty and thirty seconds after
+    /// the next came.
+    #[test]
+    fn what_was_over_before_anybody_watched_is_over_until_a_reading_says_otherwise() {
+        let told = [at(-3_600), at(-30)];
+        for (test, reading, bad, well) in [
+            (Test::Above(0.4), 0.5, [0.5, 0.5], [0.1, 0.1]),
+            (Test::Below(0.05), 0.01, [0.01, 0.01], [0.5, 0.5]),
+            (Test::Rate(1.0), 20.0, [900.0, 1_100.0], [900.0, 900.0]),
+            (Test::Down, 0.0, [0.0, 0.0], [1.0, 1.0]),
+            (Test::Still, 7.0, [7.0, 7.0], [7.0, 8.0]),
+        ] {
+            for (readings, is_over) in [(bad, true), (well, false)] {
+                let now = at(0);
+                let mut state = State::resumed(test, (told[0], told[1]), reading, now);
+                assert!(state.is_over(test, MINUTE, now).is_some(), "{test:?}");
+                assert!(!state.is_fresh(now), "{test:?}: nothing is read yet");
+                for (value, seconds) in readings.into_iter().zip([20, 30]) {
+                    state.observe(test, value, at(seconds));
+                }
+                // A rate fades over minutes.
+                for seconds in (40..1_200).step_by(10) {
+                    let value = match test {
+                        Test::Rate(_) if is_over => readings[1] + f64::from(seconds - 30) * 20.0,
+                        Test::Still if !is_over => readings[1] + f64::from(seconds),
+                        _ => readings[1],
+                    };
+                    state.observe(test, value, at(seconds.into()));
+                }
+                let found = state.is_over(test, MINUTE, at(1_190));
+                assert_eq!(found.is_some(), is_over, "{test:?} {readings:?}");
+                assert!(state.is_fresh(at(1_190)) && !state.is_given_up(at(9_000)));
+            }
+        }
+        let grew = Test::Grew(60 * MINUTE);
+        let mut state = State::resumed(grew, (told[0], told[1]), 9.0, at(0));
+        state.observe(grew, 9.0, at(20));
+        assert_eq!(state.is_over(grew, 0, at(3_000)), Some(told[1]));
+        assert_eq!(state.is_over(grew, 0, at(3_600)), None, "an hour later");
+        let unread = State::resumed(Test::Down, (told[0], told[1]), 0.0, at(0));
+        assert!(!unread.is_given_up(at(600)) && unread.is_given_up(at(601)));
     }
 
     #[test]

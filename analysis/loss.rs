@@ -18,7 +18,6 @@
 //! finding, it has no steps here; loss that rises slower than its trend follows is not seen.
 
 use gpufleet_telemetry::training::Held;
-use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 mod tests;
@@ -53,8 +52,6 @@ const CLIP_SIGMAS: f64 = 3.0;
 const DEVIATION_TO_SIGMA: f64 = 1.2533;
 /// Least σ as a part of the trend: losses are printed no finer.
 const SIGMA_FLOOR: f64 = 1e-3;
-/// The state's version: another is not read, the watch begins anew.
-pub const VERSION: u8 = 2;
 
 /// From when numbers are wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -125,7 +122,7 @@ pub struct Finding {
 }
 
 /// A value's exponential mean and mean absolute deviation.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Trend {
     middle: f32,
     deviation: f32,
@@ -133,7 +130,7 @@ struct Trend {
 }
 
 /// From which step on each trouble counts: the lower half of its number.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Onsets {
     not_finite: u32,
     above: u32,
@@ -142,7 +139,7 @@ struct Onsets {
 }
 
 /// What is kept of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Watch {
     last_step: u64,
     loss: Trend,
@@ -158,7 +155,6 @@ pub struct Watch {
     not_finite: u8,
     above: u8,
     burst: u8,
-    version: u8,
 }
 
 impl Trend {
@@ -209,19 +205,7 @@ impl Trend {
 impl Watch {
     /// Nothing known yet.
     pub fn new() -> Self {
-        Self {
-            version: VERSION,
-            ..Self::default()
-        }
-    }
-
-    /// A state that was stored; one of another version begins anew.
-    pub fn restored(self) -> Self {
-        if self.version == VERSION {
-            self
-        } else {
-            Self::new()
-        }
+        Self::default()
     }
 
     /// Takes in a step and says what is wrong now by the documented thresholds. A step that was seen before says nothing; a run

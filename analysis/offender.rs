@@ -5,7 +5,9 @@
 //! id: the same wherever it is put) and by machine. Incidents of one card that began within
 //! [`APART_NS`] of each other are one: what comes and goes for an hour is one fault. A card with
 //! [`CARD_FAULTS`] is to be replaced; of a machine with [`NODE_FAULTS`] of [`NODE_CARDS`] different cards
-//! it is not the cards: board, riser, power or cooling. These cards are then not told one by one.
+//! it is not the cards: board, riser, power or cooling. These cards are then not told one by one. What breaks several
+//! cards of a machine at once, or none of them, as a network port, is no card's: it is the machine's own fault, one
+//! however many cards, and counts beside a different card.
 //!
 //! A part is what its machines have in common and others do not: NVLink domain, sub-block, block or rack, zone.
 //! Counted are its machines with a fault, not their faults, so that one bad machine is no bad rack. It is told
@@ -15,9 +17,11 @@
 //! explains its machines and cards. The narrowest part that is wrong is told, unless a wider one is wrong without
 //! the machines of the narrower ones too: then that is, and explains them.
 //!
-//! Limits: a part that is the whole cluster, or has fewer than [`PART_MACHINES`] elsewhere, is held against
-//! nothing and never told; machines that tell no topology are in no part and are elsewhere; a cluster in which
-//! models are laid out by part shows models as parts. Incidents that were taken into others, or explained by them, count once, with these.
+//! Limits: a machine that was there before under the same name is another one only where it is told when the one of
+//! now was made; a part that is the whole cluster, or has fewer than [`PART_MACHINES`] elsewhere, is held against nothing
+//! and never told; machines that tell no topology are in no part and are elsewhere; a cluster in which models are laid
+//! out by part shows models as parts. Incidents that were taken into others, or explained by them, count once, with
+//! these.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,6 +92,8 @@ pub struct Machine {
     pub node: String,
     /// Its parts: of each level at most one.
     pub parts: Vec<(Level, String)>,
+    /// When it was made; none where nobody says.
+    pub made: Option<Timestamp>,
 }
 
 /// One hardware incident that is over.
@@ -97,8 +103,8 @@ pub struct Fault {
     pub cluster: String,
     /// The machine.
     pub node: String,
-    /// The card: its serial number, else its id.
-    pub card: String,
+    /// The cards that broke: their serial numbers, else ids. One is that card's fault; else it is the machine's.
+    pub cards: Vec<String>,
     /// When it began.
     pub at: Timestamp,
 }
@@ -108,7 +114,7 @@ pub struct Fault {
 pub enum Offender {
     /// One card: in which cluster, which, how often.
     Card(String, String, usize),
-    /// A machine: in which cluster, which, how often, how many cards.
+    /// A machine: in which cluster, which, how often, how many cards that broke alone.
     Node(String, String, usize, usize),
     /// A part of a cluster.
     Part(Part),
@@ -158,10 +164,18 @@ pub fn judge_by(
     by: &Thresholds,
     now: Timestamp,
 ) -> Vec<Offender> {
+    let made: BTreeMap<(&str, &str), Timestamp> = machines
+        .iter()
+        .filter_map(|it| Some(((&*it.cluster, &*it.node), it.made?)))
+        .collect();
+    let is_its_own = |it: &Fault| {
+        let made = made.get(&(&*it.cluster, &*it.node));
+        made.is_none_or(|made| *made <= it.at)
+    };
     let lately = |it: &&Fault| (0..WINDOW_NS).contains(&now.0.saturating_sub(it.at.0));
     let troubled: BTreeSet<(&str, &str)> = faults
         .iter()
-        .filter(lately)
+        .filter(|it| lately(it) && is_its_own(it))
         .map(|it| (&*it.cluster, &*it.node))
         .collect();
     let parts = parts(&troubled, machines, by);
@@ -169,9 +183,10 @@ pub fn judge_by(
         let explains = |it: &Part| it.cluster == cluster && it.faulty.contains(node);
         parts.iter().any(explains)
     };
-    let mut others: Vec<Fault> = faults.to_vec();
-    others.retain(|it| !is_explained(&it.cluster, &it.node));
-    let own = cards_and_nodes(&others, by, now);
+    let mut others: Vec<&Fault> = faults.iter().filter(lately).collect();
+    others.retain(|it| !(is_its_own(it) && is_explained(&it.cluster, &it.node)));
+    others.sort_by_key(|it| it.at);
+    let own = cards_and_nodes(&others, by, &is_its_own);
     parts.into_iter().map(Offender::Part).chain(own).collect()
 }
 
@@ -262,214 +277,84 @@ fn at_least(count: usize, all: usize, part: f64) -> f64 {
     sum.min(1.0)
 }
 
-fn cards_and_nodes(faults: &[Fault], by: &Thresholds, now: Timestamp) -> Vec<Offender> {
-    let mut lately: Vec<&Fault> = faults
-        .iter()
-        .filter(|it| (0..WINDOW_NS).contains(&now.0.saturating_sub(it.at.0)))
-        .collect();
-    lately.sort_by_key(|it| it.at);
+/// What a machine had.
+#[derive(Default)]
+struct OfNode<'a> {
+    /// Faults of its own.
+    own: usize,
+    /// Faults of one card each, and these cards.
+    of_cards: usize,
+    cards: BTreeSet<&'a str>,
+}
+
+impl OfNode<'_> {
+    fn faults(&self) -> usize {
+        self.own + self.of_cards
+    }
+
+    /// Whether it is the machine, and not one or two cards of it.
+    fn is_wrong(&self, by: &Thresholds) -> bool {
+        self.faults() as f64 >= by.node_faults && self.own + self.cards.len() >= NODE_CARDS
+    }
+}
+
+/// Puts a fault to those of the same, unless it is one with the last of them.
+fn put<'a>(known: &mut Vec<&'a Fault>, fault: &'a Fault) {
+    let is_one = |last: &&&Fault| fault.at.0.saturating_sub(last.at.0) < APART_NS;
+    if known.last().filter(is_one).is_none() {
+        known.push(fault);
+    }
+}
+
+/// Of faults in the order of their times; some are of a machine that was there before under the same name.
+fn cards_and_nodes(
+    faults: &[&Fault],
+    by: &Thresholds,
+    is_its_own: &dyn Fn(&Fault) -> bool,
+) -> Vec<Offender> {
     let mut cards: BTreeMap<(&str, &str), Vec<&Fault>> = BTreeMap::new();
-    for fault in lately {
-        let of_card = cards.entry((&fault.cluster, &fault.card)).or_default();
-        let is_new = |last: &&&Fault| fault.at.0.saturating_sub(last.at.0) >= APART_NS;
-        if of_card.is_empty() || of_card.last().filter(is_new).is_some() {
-            of_card.push(fault);
+    let mut machines: BTreeMap<(&str, &str), Vec<&Fault>> = BTreeMap::new();
+    for fault in faults {
+        match &fault.cards[..] {
+            [card] => put(cards.entry((&fault.cluster, card)).or_default(), fault),
+            _ if is_its_own(fault) => {
+                let of_machine = machines.entry((&fault.cluster, &fault.node));
+                put(of_machine.or_default(), fault);
+            }
+            _ => {}
         }
     }
-    let mut nodes: BTreeMap<(&str, &str), (usize, BTreeSet<&str>)> = BTreeMap::new();
+    let mut nodes: BTreeMap<(&str, &str), OfNode<'_>> = BTreeMap::new();
+    for (name, faults) in &machines {
+        nodes.entry(*name).or_default().own = faults.len();
+    }
     for ((cluster, card), faults) in &cards {
-        for fault in faults {
+        for fault in faults.iter().filter(|it| is_its_own(it)) {
             let of_node = nodes.entry((cluster, &fault.node)).or_default();
-            of_node.0 += 1;
-            of_node.1.insert(card);
+            of_node.of_cards += 1;
+            of_node.cards.insert(card);
         }
     }
-    nodes
-        .retain(|_, (faults, cards)| *faults as f64 >= by.node_faults && cards.len() >= NODE_CARDS);
-    let is_the_nodes = |fault: &&Fault| nodes.contains_key(&(&*fault.cluster, &*fault.node));
+    nodes.retain(|_, it| it.is_wrong(by));
+    let is_the_nodes = |fault: &&&Fault| {
+        let node = nodes.get(&(&*fault.cluster, &*fault.node));
+        node.is_some() && is_its_own(fault)
+    };
     let of_cards = cards.iter().filter_map(|((cluster, card), faults)| {
         let own = faults.iter().filter(|it| !is_the_nodes(it)).count();
         let told = Offender::Card((*cluster).to_owned(), (*card).to_owned(), own);
         (own as f64 >= by.card_faults).then_some(told)
     });
-    let of_nodes = nodes.iter().map(|((cluster, node), (faults, cards))| {
+    let of_nodes = nodes.iter().map(|((cluster, node), it)| {
         Offender::Node(
             (*cluster).to_owned(),
             (*node).to_owned(),
-            *faults,
-            cards.len(),
+            it.faults(),
+            it.cards.len(),
         )
     });
     of_nodes.chain(of_cards).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: Timestamp = Timestamp::from_seconds(1_790_000_000);
-
-    fn fault(node: &str, card: &str, hours_ago: i64) -> Fault {
-        Fault {
-            cluster: "prod".to_owned(),
-            node: node.to_owned(),
-            card: card.to_owned(),
-            at: NOW.shifted(-hours_ago * HOUR_NS),
-        }
-    }
-
-    #[test]
-    fn a_card_that_breaks_three_times_in_a_month_is_told_wherever_it_was_put() {
-        let faults = [
-            fault("a", "1", 600),
-            fault("b", "1", 300),
-            fault("b", "1", 2),
-        ];
-        let card = |count| Offender::Card("prod".to_owned(), "1".to_owned(), count);
-        assert_eq!(judge(&faults, &[], NOW), [card(3)]);
-        assert_eq!(judge(&faults[..2], &[], NOW), []);
-        let by = |card_faults| Thresholds {
-            card_faults,
-            ..Thresholds::default()
-        };
-        assert_eq!(judge_by(&faults, &[], &by(4.0), NOW), []);
-        assert_eq!(judge_by(&faults[..2], &[], &by(2.0), NOW), [card(2)]);
-        let old = [&faults[..2], &[fault("a", "1", 721)]].concat();
-        assert_eq!(judge(&old, &[], NOW), [], "that is more than a month ago");
-    }
-
-    #[test]
-    fn what_comes_and_goes_within_an_hour_is_one_fault() {
-        let at = |minutes: i64| Fault {
-            at: NOW.shifted(-minutes * HOUR_NS / 60),
-            ..fault("a", "1", 0)
-        };
-        let faults: Vec<Fault> = (0..20).map(|it| at(10 + it * 2)).collect();
-        assert_eq!(judge(&faults, &[], NOW), []);
-    }
-
-    #[test]
-    fn a_machine_in_which_card_after_card_breaks_is_told_and_not_its_cards() {
-        let faults = [
-            fault("a", "1", 2),
-            fault("a", "1", 90),
-            fault("a", "1", 300),
-            fault("a", "2", 30),
-            fault("a", "3", 60),
-            fault("b", "4", 60),
-        ];
-        let node = Offender::Node("prod".to_owned(), "a".to_owned(), 5, 3);
-        assert_eq!(judge(&faults, &[], NOW), [node]);
-        let two = Offender::Card("prod".to_owned(), "1".to_owned(), 3);
-        assert_eq!(judge(&faults[..4], &[], NOW), [two], "two cards are cards");
-    }
-
-    #[test]
-    fn nobody_is_told_without_faults_or_for_those_to_come() {
-        assert_eq!(judge(&[], &[], NOW), []);
-        let coming: Vec<Fault> = (1..9).map(|it| fault("a", "1", -24 * it)).collect();
-        assert_eq!(judge(&coming, &[], NOW), []);
-    }
-
-    /// A cluster of so many blocks of 16 machines, each of two sub-blocks.
-    fn machines(blocks: usize) -> Vec<Machine> {
-        let machine = |number: usize| Machine {
-            cluster: "prod".to_owned(),
-            node: format!("n{number}"),
-            parts: vec![
-                (Level::Zone, "z".to_owned()),
-                (Level::Block, format!("b{}", number / 16)),
-                (Level::SubBlock, format!("s{}", number / 8)),
-            ],
-        };
-        (0..blocks * 16).map(machine).collect()
-    }
-
-    /// A fault on each of these machines, each of another card.
-    fn on(nodes: &[usize]) -> Vec<Fault> {
-        let of = |node: &usize| fault(&format!("n{node}"), &format!("card{node}"), 24);
-        nodes.iter().map(of).collect()
-    }
-
-    fn told(nodes: &[usize], blocks: usize) -> Vec<(Level, String, usize)> {
-        let found = judge(&on(nodes), &machines(blocks), NOW).into_iter();
-        let part = |it| match it {
-            Offender::Part(part) => (part.level, part.name, part.faulty.len()),
-            other => panic!("{other:?}"),
-        };
-        found.map(part).collect()
-    }
-
-    #[test]
-    fn a_block_in_which_machine_after_machine_breaks_is_told_once_and_explains_its_parts() {
-        let block = [0, 2, 5, 9, 12, 14, 40, 70];
-        assert_eq!(told(&block, 8), [(Level::Block, "b0".to_owned(), 6)]);
-        let sub_block = [8, 9, 11, 13, 15, 40, 70];
-        assert_eq!(
-            told(&sub_block, 8),
-            [(Level::SubBlock, "s1".to_owned(), 5)],
-            "the narrower"
-        );
-        // Two racks of a block, one of which is wrong by itself: the block is.
-        let both = [0, 1, 2, 4, 5, 6, 8, 10, 11, 13, 15, 70];
-        assert_eq!(told(&both, 8), [(Level::Block, "b0".to_owned(), 11)]);
-        // One of its cards breaks three times: it is one of the block's.
-        let mut again = on(&block);
-        again.extend([100, 200, 300].map(|it| fault("n2", "card2", it)));
-        let found = judge(&again, &machines(8), NOW);
-        assert!(matches!(&found[..], [Offender::Part(_)]), "{found:?}");
-        // The same card elsewhere is nobody's but its own.
-        again.extend([100, 200, 300].map(|it| fault("n100", "card100", it)));
-        let found = judge(&again, &machines(8), NOW);
-        assert!(
-            matches!(&found[..], [Offender::Part(_), Offender::Card(..)]),
-            "{found:?}"
-        );
-    }
-
-    #[test]
-    fn one_bad_machine_is_no_bad_block_and_nor_are_faults_everywhere() {
-        let mut one = Vec::new();
-        one.extend((0..9).map(|it| fault("n3", &format!("card{it}"), 24 * it)));
-        let found = judge(&one, &machines(8), NOW);
-        assert!(matches!(&found[..], [Offender::Node(..)]), "{found:?}");
-        assert_eq!(told(&[0, 20, 41, 63, 77, 90, 101, 120], 8), []);
-        assert_eq!(
-            told(&(0..128).step_by(3).collect::<Vec<_>>(), 8),
-            [],
-            "a third of all"
-        );
-        assert_eq!(told(&[0, 5, 60, 100], 8), [], "two of a block are two");
-    }
-
-    #[test]
-    fn a_part_that_is_held_against_nothing_and_machines_without_topology_are_not_told() {
-        assert_eq!(
-            told(&[0, 2, 5, 9, 12, 14], 1),
-            [],
-            "the block is the cluster"
-        );
-        let mut bare = machines(8);
-        bare.iter_mut().for_each(|it| it.parts.clear());
-        assert_eq!(judge(&on(&[0, 2, 5, 9, 12, 14]), &bare, NOW), []);
-        let mut unnamed = machines(8);
-        unnamed
-            .iter_mut()
-            .for_each(|it| it.parts = vec![(Level::Block, String::new())]);
-        assert_eq!(judge(&on(&[0, 2, 5, 9, 12, 14]), &unnamed, NOW), []);
-        assert_eq!(judge(&on(&[0, 2, 5, 9, 12, 14]), &[], NOW), []);
-    }
-
-    #[test]
-    fn chances_are_those_of_the_tables() {
-        for (count, all, part, chance) in [
-            (0, 10, 0.3, 1.0),
-            (1, 10, 0.1, 0.651_322),
-            (5, 10, 0.5, 0.623_047),
-            (3, 16, 0.02, 0.003_685),
-        ] {
-            let own = at_least(count, all, part);
-            assert!((own - chance).abs() < 2e-5, "{count} of {all}: {own}");
-        }
-    }
-}
+mod tests;

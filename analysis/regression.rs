@@ -19,8 +19,6 @@
 //! is ≤80 bytes, whatever its ranks, and while it learns 200 more. Steps that come again or late are left out; 10 of them
 //! in order are a restart, which begins anew.
 
-use serde::{Deserialize, Serialize};
-
 use crate::robust::{MAD_TO_SIGMA, median, sigma_about};
 
 pub mod between;
@@ -51,8 +49,6 @@ const NOISY: f64 = 2.0;
 const CONFIRM_SIGMAS: f64 = 2.0;
 /// Steps in order below the last one that mean a restart.
 const RESTART_STEPS: u8 = 10;
-/// The state's version: another is not read, the watch begins anew.
-pub const VERSION: u8 = 1;
 /// Findings that repeat at the same distance, give or take this part, are periodic.
 const PERIOD_TOLERANCE: f64 = 0.1;
 
@@ -98,7 +94,7 @@ pub struct Change {
 }
 
 /// What is kept of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Watch {
     /// Steps of a baseline that is being learnt, nanoseconds.
     learning: Vec<f32>,
@@ -110,11 +106,10 @@ pub struct Watch {
     last_step: u32,
     skipped: u8,
     behind: u8,
-    version: u8,
 }
 
 /// One side of the CUSUM.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Sum {
     value: f32,
     /// Steps since it was 0.
@@ -128,7 +123,7 @@ struct Sum {
 }
 
 /// The last 20 steps, one bit each, in 3 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Bits([u8; 3]);
 
 impl Bits {
@@ -165,30 +160,7 @@ impl Sum {
     }
 }
 
-impl Default for Watch {
-    fn default() -> Self {
-        Self {
-            learning: Vec::new(),
-            first_ns: 0.0,
-            middle_ns: 0.0,
-            sigma_ns: 0.0,
-            up: Sum::default(),
-            down: Sum::default(),
-            last_step: 0,
-            skipped: 0,
-            behind: 0,
-            version: VERSION,
-        }
-    }
-}
-
 impl Watch {
-    /// A state that was stored; one of another version or beyond its limits begins anew.
-    pub fn restored(self) -> Self {
-        let is_whole = self.version == VERSION && self.learning.len() < BASELINE_STEPS;
-        if is_whole { self } else { Self::default() }
-    }
-
     /// The baseline it compares with, nanoseconds; none while it learns.
     pub fn baseline_ns(&self) -> Option<f64> {
         (self.sigma_ns > 0.0).then(|| f64::from(self.middle_ns))

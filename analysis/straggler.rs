@@ -87,8 +87,6 @@ const FORGOTTEN_STEPS: u64 = 1_000;
 const RESTART_STEPS: u32 = 10;
 /// Most ranks of a run: the largest fleet that is designed for, doubled nearly.
 pub const MAX_RANKS: usize = 131_072;
-/// The state's version: another is not read, the detector begins anew.
-pub const VERSION: u8 = 2;
 /// x is kept in ten-thousandths: a ratio up to 26 fits 16 bits.
 const SCALE: f64 = 10_000.0;
 
@@ -124,7 +122,7 @@ impl Thresholds {
 }
 
 /// Where busy times come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// Measured in the training process.
     Hooks,
@@ -147,7 +145,7 @@ pub enum Confidence {
 }
 
 /// Where in the mesh a rank is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Seat {
     /// Pipeline stage; none is unknown, and then all such ranks are peers.
     pub stage: Option<u32>,
@@ -158,7 +156,6 @@ pub struct Seat {
     /// One number for what shares its data: the place along dp; none is unknown.
     pub replica: Option<u32>,
     /// Which part of each sequence it holds: the place along cp; none is unknown, or all of it.
-    #[serde(default)]
     pub context: Option<u32>,
 }
 
@@ -277,9 +274,8 @@ pub enum Silent {
 }
 
 /// What is kept of one attempt of a run. Bounded: see the limits above.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    version: u8,
     source: Source,
     last_step: Option<u64>,
     behind: u32,
@@ -293,7 +289,7 @@ pub struct Run {
 }
 
 /// What is kept of a rank.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 struct Rank {
     seat: Seat,
     last_step: u64,
@@ -311,7 +307,7 @@ const _: () =
     assert!(size_of::<u32>() + size_of::<Rank>() + 2 * LONGEST * size_of::<i16>() <= RANK_BYTES);
 
 /// What is kept of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Recent {
     step: u64,
     wall_ns: u64,
@@ -345,7 +341,6 @@ impl Run {
     /// Nothing known yet.
     pub const fn new(source: Source) -> Self {
         Self {
-            version: VERSION,
             source,
             last_step: None,
             behind: 0,
@@ -355,22 +350,6 @@ impl Run {
             ranks: BTreeMap::new(),
             stages: BTreeMap::new(),
             recent: Vec::new(),
-        }
-    }
-
-    /// A state that was stored; one of another version or beyond its limits begins anew.
-    pub fn restored(self) -> Self {
-        let is_bounded =
-            |rank: &Rank| rank.slow.len() <= LONGEST && rank.column.len() == rank.slow.len();
-        let is_whole = self.version == VERSION
-            && self.ranks.len() <= MAX_RANKS
-            && self.recent.len() <= LONGEST
-            && self.stages.values().all(|it| it.len() <= LEAST_STEPS)
-            && self.ranks.values().all(is_bounded);
-        if is_whole {
-            self
-        } else {
-            Self::new(self.source)
         }
     }
 

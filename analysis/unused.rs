@@ -7,7 +7,7 @@
 //! A warm standby is idle by design, and never unused for being idle.
 //!
 //! Limits: what is unknown (no sample, no holder, no activity) is never unused; idleness from before the server met
-//! the GPU counts from there.
+//! the GPU counts from there, where no open incident tells of it.
 
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 

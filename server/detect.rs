@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::App;
+use crate::auth::Grant;
 use crate::fleet::Fleet;
 use crate::inventory::Inventory;
 use crate::inventory::known::Moment;
@@ -32,6 +33,7 @@ use crate::money::{Terms, payer};
 use crate::notify::own;
 use crate::store::StoreError;
 
+mod before;
 mod budgets;
 mod clocks;
 pub(crate) mod detector;
@@ -57,6 +59,7 @@ mod quality;
 #[cfg(test)]
 mod tests;
 
+use before::Before;
 use budgets::Budgets;
 use clocks::Clocks;
 use detector::{Detector, Findings, Finds, TickSnapshot};
@@ -155,7 +158,7 @@ section! {
         pub wrong_network_nodes_part: f64 = wrong_network::WRONG_PART,
         /// A card breaks again and again that had this many faults in 30 days, 2 to 100; looked at once an hour.
         pub offender_card_faults: f64 = offender::Thresholds::default().card_faults,
-        /// A machine does with this many faults, of three cards at least, 2 to 100.
+        /// A machine does with this many faults, of three cards at least or its own, 2 to 100.
         pub offender_node_faults: f64 = offender::Thresholds::default().node_faults,
         /// A rack, block or zone does whose share of machines with a fault is this many times that of the rest, 1.5 to 20.
         pub offender_part_times: f64 = offender::PART_TIMES,
@@ -181,6 +184,8 @@ pub struct Detectors {
     tuned: Tuned,
     clocks: Clocks,
     budgets: Budgets,
+    /// What was wrong when the server took over.
+    before: Before,
     /// Which of them judges nothing, by its place in [`Detectors::all`]: with it a test shows what would be missed.
     off: Option<usize>,
 }
@@ -224,6 +229,7 @@ pub async fn run(app: App, mut thresholds: Option<Thresholds>, stop: Cancellatio
         }
     }
     let mut detectors = Detectors::new(&app.config.detect);
+    detectors.resume(&app.incidents.open(&Grant::default()), clock.now());
     app.incidents
         .open_after(tuned::open_after(&app.config.detect));
     let mut ticks: u32 = 0;
@@ -288,6 +294,11 @@ impl Detectors {
         detectors
     }
 
+    /// Judges on from what is open when this server takes over, now.
+    pub fn resume(&mut self, open: &[Incident], now: Timestamp) {
+        self.before = Before::of(open, &self.finds(), now);
+    }
+
     /// From now on with these thresholds.
     pub fn set(&mut self, config: &DetectConfig) {
         self.idle.after_s = config.idle_after_s;
@@ -328,7 +339,9 @@ impl Detectors {
     pub fn judge(&mut self, around: TickInput<'_>, tell: impl FnOnce(Tick<'_>)) -> Coverage {
         let now = around.now;
         let mut prices = Prices::at(around.terms, now);
-        let (seen, nodes) = gather::gather(around.fleet, &mut self.watches, &mut prices, now);
+        let mut before = std::mem::take(&mut self.before);
+        let kept = (&mut self.watches, &before);
+        let (seen, nodes) = gather::gather(around.fleet, kept, &mut prices, now);
         let gpus: Gpus<'_> = seen
             .iter()
             .map(|it| ((&*it.cluster, &*it.id), it))
@@ -349,6 +362,7 @@ impl Detectors {
                 inventory.cluster(),
                 &inventory.without_agent(&told, seen_at),
             ),
+            before: &before,
         };
         let mut found = Findings::default();
         let off = self.off;
@@ -359,6 +373,7 @@ impl Detectors {
         let mut signals = std::mem::take(&mut found.signals);
         debug_assert_eq!(self.unpriced(&signals), [""; 0], "a word on its price");
         signals.extend(around.own);
+        let awaited = before.awaited(&signals, now);
         let heard = Heard::of(&snapshot);
         tell(Tick {
             now,
@@ -372,6 +387,8 @@ impl Detectors {
             gpus: seen.len(),
             nodes: nodes.len(),
         };
+        before.keep(awaited, now);
+        self.before = before;
         self.watches.keep(seen);
         judged
     }

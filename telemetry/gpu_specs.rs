@@ -8,6 +8,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
+mod counts;
+
+pub use counts::{mig_slices, nvlinks};
+
 /// The table: rates in 10^12 operations a second, memory in 10^9 bytes.
 const TABLE: &str = include_str!("gpu_specs/peaks.csv");
 
@@ -75,26 +79,6 @@ pub struct Spec {
 #[derive(Debug, Clone, Default)]
 pub struct Specs {
     added: HashMap<String, Spec>,
-}
-
-/// Compute slices of cards that MIG cuts into fewer than [`MIG_SLICES`], by a part of their NVML name that is words of
-/// it.
-const FEWER_SLICES: [(&str, u32); 2] = [("A30", 4), ("RTX PRO 6000", 4)];
-
-/// Compute slices of every other card that MIG cuts: A100, H100, H200, B200 and those that are made of these.
-const MIG_SLICES: u32 = 7;
-
-/// Into how many compute slices MIG cuts a card of this name, NVIDIA's MIG guide ("Supported GPUs"): where the driver
-/// does not tell it itself.
-pub fn mig_slices(name: &str) -> u32 {
-    let is_end = |it: Option<char>| it.is_none_or(|it| !it.is_alphanumeric());
-    let names = |part: &str| {
-        name.match_indices(part).any(|(at, _)| {
-            is_end(name[..at].chars().next_back()) && is_end(name[at + part.len()..].chars().next())
-        })
-    };
-    let fewer = FEWER_SLICES.iter().find(|it| names(it.0));
-    fewer.map_or(MIG_SLICES, |it| it.1)
 }
 
 /// Why a line of the configuration does not describe a card.
@@ -360,28 +344,6 @@ mod tests {
     fn tera(name: &str, data_type: DataType) -> Option<f64> {
         let peak = lookup(name)?.peak(data_type)?;
         Some((peak / 1e10).round() / 100.0)
-    }
-
-    #[test]
-    fn an_a30_has_four_slices_and_the_large_cards_seven() {
-        for (name, slices) in [
-            ("NVIDIA A30", 4),
-            ("NVIDIA A30-24Q", 4),
-            ("A30", 4),
-            ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 4),
-            ("NVIDIA A100-SXM4-40GB", 7),
-            ("NVIDIA A100 80GB PCIe", 7),
-            ("NVIDIA H100 80GB HBM3", 7),
-            ("NVIDIA H200", 7),
-            ("NVIDIA GH200 480GB", 7),
-            ("NVIDIA B200", 7),
-            ("NVIDIA GB300", 7),
-            ("NVIDIA RTX A3000", 7),
-            ("NVIDIA A300", 7),
-            ("", 7),
-        ] {
-            assert_eq!(mig_slices(name), slices, "{name}");
-        }
     }
 
     #[test]

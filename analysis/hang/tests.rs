@@ -301,20 +301,44 @@ fn a_step_ends_it_and_a_restart_is_no_gap() {
 }
 
 #[test]
-fn the_state_is_at_most_64_bytes_and_another_version_begins_anew() {
+fn the_state_is_at_most_64_bytes() {
     assert!(size_of::<Watch>() <= 64, "{}", size_of::<Watch>());
-    let watch = begun(60);
-    let stored = serde_json::to_string(&watch).expect("it can be stored");
-    let again: Watch = serde_json::from_str(&stored).expect("and read");
-    assert_eq!(again.restored(), watch);
-    assert_eq!(
-        Watch {
-            version: 2,
-            ..watch
+}
+
+#[test]
+fn a_run_that_stood_before_it_was_watched_stands_until_it_steps_or_computes() {
+    let since = Timestamp(1_000 * SECOND);
+    let by = Thresholds {
+        after_s: 600.0,
+        ..Thresholds::default()
+    };
+    let at = |seconds: i64, step: Option<u64>| Tick {
+        now: Timestamp((1_000 + seconds) * SECOND),
+        step,
+        activity: Some(0.0),
+        ..NOTHING
+    };
+    let mut fresh = Watch::new();
+    assert_eq!(fresh.observe_by(&at(700, Some(7)), &by), Verdict::Moving);
+    let mut watch = Watch::stood_since(since);
+    assert!(watch.may_stand(Timestamp(1_700 * SECOND), &by));
+    for seconds in [700, 710] {
+        match watch.observe_by(&at(seconds, Some(7)), &by) {
+            Verdict::Hung(hang) => assert_eq!((hang.since, hang.is_first), (since, false)),
+            other => panic!("{other:?}"),
         }
-        .restored(),
-        Watch::new()
-    );
+    }
+    assert_eq!(watch.observe_by(&at(720, Some(8)), &by), Verdict::Moving);
+    // Of one of which no step is seen yet nothing is known, and one that had made none computes by now.
+    let mut watch = Watch::stood_since(since);
+    assert_eq!(watch.observe_by(&at(700, None), &by), Verdict::Unheard);
+    let computes = Tick {
+        up_since: Some(since),
+        activity: Some(0.5),
+        ..at(710, None)
+    };
+    assert_eq!(watch.observe_by(&computes, &by), Verdict::Quiet);
+    assert_eq!(watch.observe_by(&at(720, Some(7)), &by), Verdict::Moving);
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub struct Links<'a> {
     pub pcie: &'a [Pcie],
     /// NVLinks that were up at each reading.
     pub nvlinks_up: &'a [u32],
-    /// NVLinks that the model has; 0 none, or unknown.
+    /// NVLinks that should be up: that the model has, where its board connects them, or that were up; 0 none, or unknown.
     pub nvlinks: u32,
 }
 

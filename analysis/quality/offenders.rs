@@ -38,6 +38,7 @@ fn machines(levels: Levels) -> Vec<Machine> {
             .iter()
             .map(|(level, size)| (*level, format!("{}-{}", level.words(), number / size)))
             .collect(),
+        made: None,
     };
     (0..MACHINES).map(machine).collect()
 }
@@ -57,7 +58,7 @@ fn told(seed: u32, usual: f64, (size, share): (usize, f64), levels: Levels) -> V
             is_faulty.then(|| Fault {
                 cluster: "prod".to_owned(),
                 node: format!("n{number}"),
-                card: format!("card{number}"),
+                cards: vec![format!("card{number}")],
                 at: NOW.shifted(-ago),
             })
         })
@@ -111,7 +112,7 @@ fn often(random: &mut ChaCha8Rng, days: f64, cards: usize) -> Vec<Fault> {
             all.push(Fault {
                 cluster: "prod".to_owned(),
                 node: "n1".to_owned(),
-                card: format!("sick{card}"),
+                cards: vec![format!("sick{card}")],
                 at: NOW.shifted(-(ago * DAY_NS) as i64 - minutes * 60_000_000_000),
             });
         }
@@ -179,7 +180,7 @@ pub(super) fn well() -> Vec<Well> {
             ago.into_iter().map(move |ago| Fault {
                 cluster: "prod".to_owned(),
                 node: format!("n{}", card / OF_MACHINE),
-                card: format!("card{card}"),
+                cards: vec![format!("card{card}")],
                 at: NOW.shifted(-ago),
             })
         });

@@ -392,21 +392,13 @@ fn shortest_durations_that_grow_are_the_network() {
 }
 
 #[test]
-fn the_state_stays_below_512_bytes_a_rank_and_survives_storing() {
+fn the_state_stays_below_512_bytes_a_rank() {
     let mut run = Run::new(Source::Hooks);
     run_steps(&mut run, 0..200, 64, 4, only(5, 0.3));
-    let verdict = run.judge();
+    run.judge();
     let (bytes, ranks) = run.bytes();
     assert_eq!(ranks, 64);
     assert!(bytes <= 512 * ranks, "{bytes}");
-    let stored = serde_json::to_string(&run).expect("it can be stored");
-    let mut again: Run = serde_json::from_str(&stored).expect("and read");
-    again = again.restored();
-    assert_eq!(again, run);
-    assert_eq!(names(&again.judge()), names(&verdict));
-    let newer: Run = serde_json::from_str(&stored.replace("\"version\":2", "\"version\":3"))
-        .expect("the same shape");
-    assert_eq!(newer.restored(), Run::new(Source::Hooks));
 }
 
 #[test]

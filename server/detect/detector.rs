@@ -9,6 +9,7 @@ use gpufleet_analysis::price::Basis;
 use gpufleet_telemetry::catalog::Metric;
 use gpufleet_telemetry::time::Timestamp;
 
+use super::before::Before;
 use super::gather::{GpuSnapshot, Gpus, NodeSnapshots};
 use super::tuned::Tuned;
 use super::watch::GAP_S;
@@ -38,6 +39,8 @@ pub(crate) struct Finds {
     pub(crate) needs: Vec<Need>,
     /// What its price may be reckoned by, and why it may have none: every word that a finding says of it.
     pub(crate) prices: Vec<Basis>,
+    /// What begins with these words is found again only so long after a start, seconds.
+    learns: Option<(&'static [&'static str], i64)>,
 }
 
 /// One thing that a finding needs.
@@ -84,6 +87,8 @@ pub(crate) struct TickSnapshot<'a> {
     pub(super) is_told: &'a dyn Fn(&str) -> bool,
     /// The cluster of the inventory, and its nodes with GPUs of which no agent tells.
     pub(super) blind: (&'a str, &'a [Record]),
+    /// What was wrong when the server took over.
+    pub(super) before: &'a Before,
 }
 
 /// What the detectors say of a tick.
@@ -123,7 +128,22 @@ impl Finds {
             family,
             needs: needs.to_vec(),
             prices: prices.to_vec(),
+            learns: None,
         }
+    }
+
+    /// Where its words begin with one of these, it takes so long after a start, seconds, until it is found again: longer
+    /// than an incident goes on without a signal.
+    pub(super) fn learns(mut self, says: &'static [&'static str], seconds: i64) -> Self {
+        self.learns = Some((says, seconds));
+        self
+    }
+
+    /// How long after a start one of these may not be found again, seconds; none of what is found at once.
+    pub(super) fn learns_s(&self, said: &[&str]) -> Option<i64> {
+        let (says, seconds) = self.learns?;
+        let is_its = |said: &&str| says.iter().any(|it| said.starts_with(it));
+        said.iter().any(is_its).then_some(seconds)
     }
 
     /// Whether a signal may be one of these, by what it says of its price.

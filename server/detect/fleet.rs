@@ -1,16 +1,22 @@
 //! What no single GPU shows: jobs that hold GPUs without work, and nodes that nobody hears.
+//!
+//! A server that starts sees a GPU idle since then. One that rests at its start, and whose job was told to be idle, is
+//! idle since that began, until it does something else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::{Losing, WHOLE_GPU};
 use gpufleet_analysis::price::{Basis, Price};
+use gpufleet_analysis::states::Status;
 use gpufleet_analysis::unused::unused;
 use gpufleet_telemetry::catalog::{Unit, gpu};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 
+use super::before::Said;
 use super::detector::Need::{self, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
 use super::gather::GpuSnapshot;
@@ -22,7 +28,15 @@ use super::seconds_since;
 pub(super) struct Idle {
     /// For so long, where they do not even seem to work, seconds.
     pub(super) after_s: i64,
+    /// The numbers of those that have done something since the start.
+    moved: HashSet<u32>,
 }
+
+/// A stall is told after five minutes, and so again after a start, seconds.
+const STALL_LEARNS_S: i64 = 360;
+
+/// What is said of GPUs that are held and do nothing.
+const IDLE: &str = "held and idle";
 
 /// Nodes that nothing is heard from.
 #[derive(Default)]
@@ -38,15 +52,60 @@ impl Detector for Idle {
         let idle = &[Read(&gpu::ACTIVE), Read(&gpu::HELD)];
         let unused = &[Basis::HeldUnused];
         vec![
-            Finds::of("busy without work", Family::Stalled, stalled, unused),
-            Finds::of("held and idle", Family::Idle, idle, unused),
+            Finds::of("busy without work", Family::Stalled, stalled, unused)
+                .learns(&["busy without work"], STALL_LEARNS_S),
+            Finds::of(IDLE, Family::Idle, idle, unused),
         ]
     }
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
-        let waiting = waiting(tick.seen, tick.now, self.after_s);
+        let since = self.since_before(tick);
+        let waiting = waiting(tick.seen, tick.now, self.after_s, &since);
         let holders = runs::holders(tick.runs(), &waiting, tick.now);
         found.signals.extend(idle(&waiting, &holders, tick.now));
+    }
+}
+
+impl Idle {
+    /// Since when GPUs are idle that were when the server started, by their numbers: as long as that says more than what
+    /// was seen since.
+    fn since_before(&mut self, tick: &TickSnapshot<'_>) -> HashMap<u32, Timestamp> {
+        let is_over = seconds_since(tick.now, tick.before.started()) > self.after_s as f64;
+        let mut told: HashMap<(&str, &str), Vec<&Said>> = HashMap::new();
+        for said in tick.before.said(IDLE).filter(|_| !is_over) {
+            let job = said.place.run.as_deref().unwrap_or_default();
+            let of_job = told.entry((&said.place.cluster, job)).or_default();
+            of_job.push(said);
+        }
+        if told.is_empty() {
+            self.moved.clear();
+            return HashMap::new();
+        }
+        let mut rest = Vec::new();
+        for seen in tick.seen {
+            match seen.status.state {
+                // A pause is what the first minutes of idleness look like.
+                State::Parked | State::HeldEmpty | State::Gap => rest.push((Family::Idle, seen)),
+                // Nothing is heard of it yet.
+                State::Unobserved => {}
+                _ => _ = self.moved.insert(seen.number),
+            }
+        }
+        rest.retain(|it| !self.moved.contains(&it.1.number));
+        let holders = runs::holders(tick.runs(), &rest, tick.now);
+        let since = |seen: &GpuSnapshot| {
+            let said = told.get(&(&*seen.cluster, job_of(seen, &holders)))?;
+            let of_place = said.iter().filter(|it| {
+                let (node, gpu) = (it.place.node.as_deref(), it.place.gpu.as_deref());
+                let is_node = node.is_none_or(|it| it == &*seen.node);
+                is_node && gpu.is_none_or(|it| it == &*seen.id)
+            });
+            of_place.map(|it| it.since).min()
+        };
+        let known = rest
+            .iter()
+            .filter_map(|(_, it)| Some((it.number, since(it)?)));
+        known.collect()
     }
 }
 
@@ -93,10 +152,31 @@ impl Detector for WithoutAgent {
     }
 }
 
-/// GPUs that are stalled, or were idle for so long.
-fn waiting(all: &[GpuSnapshot], now: Timestamp, idle_after_s: i64) -> Vec<(Family, &GpuSnapshot)> {
-    let of = |gpu: &GpuSnapshot| unused(&gpu.status, idle_after_s, now);
+/// GPUs that are stalled, or were idle for so long; of some it is known since when they are before they were seen.
+fn waiting<'a>(
+    all: &'a [GpuSnapshot],
+    now: Timestamp,
+    idle_after_s: i64,
+    since: &HashMap<u32, Timestamp>,
+) -> Vec<(Family, &'a GpuSnapshot)> {
+    let of = |gpu: &GpuSnapshot| {
+        let status = since.get(&gpu.number).map(|at| Status {
+            state: match gpu.status.state {
+                State::Gap => State::Parked,
+                state => state,
+            },
+            since: Some(*at),
+            ..gpu.status
+        });
+        unused(&status.unwrap_or(gpu.status), idle_after_s, now)
+    };
     all.iter().filter_map(|it| Some((of(it)?, it))).collect()
+}
+
+/// The training run that holds a GPU, by the run's own name, else its job; empty where neither is known.
+fn job_of<'a>(gpu: &'a GpuSnapshot, runs: &'a Holders<'_>) -> &'a str {
+    let run = runs.get(&(&*gpu.cluster, &*gpu.id)).map(String::as_str);
+    run.or(gpu.alike.job.as_deref()).unwrap_or_default()
 }
 
 /// One signal a job, however many of its GPUs wait: of a training run by the run's own name, so that
@@ -104,8 +184,7 @@ fn waiting(all: &[GpuSnapshot], now: Timestamp, idle_after_s: i64) -> Vec<(Famil
 fn idle(waiting: &[(Family, &GpuSnapshot)], runs: &Holders<'_>, now: Timestamp) -> Vec<Signal> {
     let mut jobs: BTreeMap<(Family, &str, &str), Vec<&GpuSnapshot>> = BTreeMap::new();
     for (family, gpu) in waiting {
-        let run = runs.get(&(&*gpu.cluster, &*gpu.id)).map(String::as_str);
-        let job = run.or(gpu.alike.job.as_deref()).unwrap_or_default();
+        let job = job_of(gpu, runs);
         jobs.entry((*family, &gpu.cluster, job))
             .or_default()
             .push(gpu);
@@ -137,7 +216,7 @@ fn of_job(
             Cause::Unknown,
         ),
         _ => (
-            "held and idle",
+            IDLE,
             "Ask the job's owner whether it still needs the GPUs.",
             Cause::NoWork,
         ),

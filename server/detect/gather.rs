@@ -19,13 +19,15 @@ use gpufleet_telemetry::catalog::{Metric, gpu, node, own};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::before::Before;
 use super::limits::{self, Limits};
-use super::links::{LinkReadings, LinkWatch};
+use super::links::{Boards, LinkReadings, LinkWatch};
 use super::network::{Network, PortsWatch, RankNames};
 use super::prices::Prices;
 use super::readers::{self, Readers};
 use super::watch::{Rates, Readable, Watch, fresh};
 use crate::fleet::{Fleet, Live, LiveXid};
+use crate::store::model::ResourceKey;
 use crate::view::gather as view;
 use crate::view::judge::judge;
 
@@ -45,6 +47,7 @@ pub struct Watches {
     room: Vec<GpuSnapshot>,
     /// How many GPUs were ever numbered.
     numbered: u32,
+    boards: Boards,
     /// From when memory that grows leaks.
     pub(super) leak: Thresholds,
     pub(super) limits: Limits,
@@ -185,6 +188,8 @@ pub struct NodeSnapshot {
     pub(super) booted: Option<Timestamp>,
     /// Whether its memory grows until it is used up.
     pub(super) leaks: Option<Leaks>,
+    /// NVLinks that are up on one of its GPUs, at most.
+    nvlinks: u8,
     /// Its network and RDMA ports.
     pub(super) ports: Vec<Port>,
     /// The type of its GPUs; empty where it has none.
@@ -216,10 +221,11 @@ impl NodeSnapshot {
     }
 }
 
-/// What is live of every GPU that is judged, and of their nodes.
-pub fn gather(
+/// What is live of every GPU that is judged, and of their nodes. What is met for the first time is judged on from what
+/// was said of it `before`.
+pub(super) fn gather(
     fleet: &Fleet,
-    watches: &mut Watches,
+    (watches, before): (&mut Watches, &Before),
     prices: &mut Prices,
     now: Timestamp,
 ) -> (Vec<GpuSnapshot>, NodeSnapshots) {
@@ -229,6 +235,7 @@ pub fn gather(
         groups,
         room,
         numbered,
+        boards,
         leak: by,
         limits,
         readers,
@@ -245,7 +252,8 @@ pub fn gather(
         }
         // All readings once from first to last, before the others jump about in them: memory is slow to jump in.
         let refused = readers::refused(live, now);
-        let kept = kept.meet(&live.key, now, || Kept::new(live.key.kind, numbered));
+        let new = || Kept::new(&live.key, numbered, before, now);
+        let kept = kept.meet(&live.key, now, new);
         let of_node = nodes.of(live, &mut kept.node);
         of_node.heard = view::heard(live).max(of_node.heard);
         of_node.tick = live.interval.max(of_node.tick);
@@ -266,6 +274,7 @@ pub fn gather(
             KeptOf::Gpu(watched) => {
                 of_node.gpus += 1;
                 let mut seen = seen_of(live, watched, groups, kept.node, now, by);
+                of_node.nvlinks = seen.links.nvlinks_up().max(of_node.nvlinks);
                 seen.status.reason = prices.reason_of(live, &seen.status);
                 all.push(seen);
             }
@@ -274,7 +283,8 @@ pub fn gather(
         }
     });
     for seen in &mut all {
-        let (of_node, model) = (&mut nodes.all[seen.at_node].1, &seen.alike.model);
+        let ((name, of_node), model) = (&mut nodes.all[seen.at_node], &seen.alike.model);
+        boards.hold(name, of_node.nvlinks, model, &mut seen.links);
         if of_node.model.is_empty() {
             of_node.model = Arc::clone(model);
         }
@@ -289,6 +299,7 @@ pub fn gather(
     }
     kept.forget(now);
     groups.forget();
+    boards.forget(|it| nodes.places.contains_key(it));
     (all, nodes.all.into_iter().collect())
 }
 
@@ -301,18 +312,21 @@ impl Watches {
 }
 
 impl Kept {
-    fn new(kind: ResourceKind, numbered: &mut u32) -> Self {
+    fn new(key: &ResourceKey, numbered: &mut u32, before: &Before, now: Timestamp) -> Self {
+        let said = before.about(key, now);
         let gpu = |numbered: &mut u32| {
             *numbered = numbered.wrapping_add(1).max(1);
             Box::new(Watched {
                 number: *numbered,
+                counters: Watch::resumed(&said),
+                links: LinkWatch::resumed(&said),
                 ..Watched::default()
             })
         };
         Self {
             node: 0,
-            limits: limits::Kept::default(),
-            kind: match kind {
+            limits: limits::Kept::resumed(key.kind, &said, now),
+            kind: match key.kind {
                 ResourceKind::Gpu => KeptOf::Gpu(gpu(numbered)),
                 ResourceKind::Node => KeptOf::Machine(Box::default()),
                 ResourceKind::Rank => KeptOf::Rank(Box::default()),

@@ -35,6 +35,12 @@ const TOLD_NS: i64 = 600 * NANOS_PER_SECOND;
 /// An agent that was heard within two ticks and what a tick needs tells what its GPUs do.
 const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
 
+/// What is read of errors and links, of which some are counted.
+pub(super) const COUNT: &str = "count";
+
+/// Parts that forget over some minutes, and five readings of NVLinks in as many, say late after a start what is, seconds.
+const LEARNS_S: i64 = 600;
+
 /// What a GPU that is slowed down says of its price.
 const SLOWED: [Basis; 2] = [Basis::LowerClock, Basis::NoLikeClock];
 
@@ -74,6 +80,7 @@ impl Detector for Faults {
         let uncorrected_costs = broken(Basis::NotToBeTrusted);
         let (remap_costs, not_yet) = (broken(Basis::NotYet), &[Basis::NotYet]);
         let link = &[Basis::NoRunWaits];
+        let slowed = |it: Finds| it.learns(&["slowed down by"], LEARNS_S);
         vec![
             Finds::of(
                 "XIDs and what the driver tells",
@@ -118,24 +125,34 @@ impl Detector for Faults {
                 &gpu::REMAP_PENDING,
                 not_yet,
             ),
-            read("slowed down by heat", Heat, &gpu::THROTTLE_THERMAL, &SLOWED),
+            slowed(read(
+                "slowed down by heat",
+                Heat,
+                &gpu::THROTTLE_THERMAL,
+                &SLOWED,
+            )),
             alike("hotter than like GPUs", Heat, &gpu::TEMPERATURE),
-            read(
+            slowed(read(
                 "slowed down by the power brake",
                 Power,
                 &gpu::THROTTLE_BOARD_LIMIT,
                 &SLOWED,
-            ),
-            alike("slowed down by its power cap", Power, &gpu::THROTTLE_POWER),
-            read(
+            )),
+            slowed(alike(
+                "slowed down by its power cap",
+                Power,
+                &gpu::THROTTLE_POWER,
+            )),
+            slowed(read(
                 "slowed down by the hardware again and again",
                 Power,
                 &gpu::HARDWARE_SLOWDOWNS,
                 &SLOWED,
-            ),
+            )),
             alike("draws less power than like GPUs", Power, &gpu::POWER),
             Finds::of("PCIe below what it was", Link, pcie, link),
-            read("NVLinks down", Link, &gpu::NVLINKS_ACTIVE, link),
+            read("NVLinks down", Link, &gpu::NVLINKS_ACTIVE, link)
+                .learns(&["NVLinks down"], LEARNS_S),
         ]
     }
 
@@ -404,7 +421,8 @@ fn words(kind: Kind) -> (Family, Cause) {
     }
 }
 
-fn what(kind: Kind) -> String {
+/// What is said of a finding of this kind.
+pub(super) fn what(kind: Kind) -> String {
     use health::Cause as Slowed;
     match kind {
         Kind::Xid(code) => return format!("XID {code}"),
@@ -464,9 +482,12 @@ fn readings(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Vec<Reading> 
         Kind::Throttled(health::Cause::Hardware) => "a minute",
         Kind::Throttled(_) => "part of the last minutes",
         Kind::Lost | Kind::DriverHung | Kind::Vanished => "for",
-        _ => "count",
+        _ => COUNT,
     };
     let mut readings = vec![Reading::new(name, finding.reading, usual, unit)];
+    if finding.kind == Kind::PcieDegraded {
+        readings.extend(seen.links.pcie_readings());
+    }
     if matches!(words(finding.kind).0, Family::Heat | Family::Power)
         && let Some(clock) = seen.clock
     {

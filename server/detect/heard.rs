@@ -8,7 +8,7 @@ use super::detector::{Findings, TickSnapshot};
 use super::gather::GpuSnapshot;
 use super::gpus;
 use crate::notify::own;
-use crate::runs::State;
+use crate::runs::{RunKey, State};
 
 /// Families that a GPU's readings show.
 const READ: [Family; 6] = [
@@ -65,7 +65,7 @@ impl<'a> Heard<'a> {
                 let key = (family, place.cluster.clone(), run.clone());
                 let is_unjudged = found.unjudged.contains(&key)
                     || family == Family::Straggler && self.is_of_unjudged_model(place, run, found);
-                !is_unjudged
+                !is_unjudged && !self.is_awaited(family, place)
             }
             // Of money all is told, or it says itself of what not.
             _ if own::is_own(place) || family == Family::Budget => true,
@@ -73,10 +73,33 @@ impl<'a> Heard<'a> {
             _ if self.is_gone(place) => true,
             // An agent that calls the cluster, or its node, otherwise has come.
             _ if family == Family::Blind && self.calls_otherwise(place) => true,
-            _ => self.hears(place) && self.unreadable.is_readable(family, place),
+            _ => {
+                let is_readable = self.unreadable.is_readable(family, place);
+                self.hears(place) && is_readable && !self.is_awaited(family, place)
+            }
         };
         let is_it = |it: &(Family, Place)| it.0 == family && it.1.overlaps(place);
         is_heard && !found.unknown.contains(&family) && !found.unread.iter().any(is_it)
+    }
+
+    /// Whether nothing can be said of it so soon after the start, and what it is about is there.
+    fn is_awaited(&self, family: Family, place: &Place) -> bool {
+        self.tick.before.awaits(family, place, self.tick.now) && self.is_there(place)
+    }
+
+    /// Whether the run of a place goes on, or the job holds a GPU; of what is about none there is nothing to go.
+    fn is_there(&self, place: &Place) -> bool {
+        let Some(run) = &place.run else {
+            return true;
+        };
+        let holds = |it: &GpuSnapshot| {
+            *it.cluster == *place.cluster && it.alike.job.as_deref() == Some(run.as_str())
+        };
+        let goes_on = |it: &RunKey| {
+            let is_it = *it.cluster == *place.cluster && it.run.to_string() == *run;
+            is_it && is_on(self.tick, it)
+        };
+        self.tick.seen.iter().any(holds) || self.tick.runs().keys().iter().any(goes_on)
     }
 
     /// Whether a GPU's clock is not judged beside those of the same model in its job.
@@ -121,12 +144,17 @@ impl<'a> Heard<'a> {
 fn watched(tick: &TickSnapshot<'_>) -> BTreeMap<String, usize> {
     let mut runs = BTreeMap::new();
     for key in tick.runs().keys() {
-        let state = tick.runs().look(&key, |run| run.state(tick.now));
-        if matches!(state, Some(State::Running | State::Silent { .. })) {
+        if is_on(tick, &key) {
             *runs.entry(key.cluster.to_string()).or_default() += 1;
         }
     }
     runs
+}
+
+/// Whether a run goes on, as far as is known.
+fn is_on(tick: &TickSnapshot<'_>, key: &RunKey) -> bool {
+    let state = tick.runs().look(key, |run| run.state(tick.now));
+    matches!(state, Some(State::Running | State::Silent { .. }))
 }
 
 impl<'a> Unreadable<'a> {

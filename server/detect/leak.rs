@@ -4,7 +4,8 @@
 //! Each is watched since its job has the GPU, or its machine is heard ([`gpufleet_analysis::leak::watch`]). What a job
 //! leaks is one signal, by the GPU that is full first.
 //!
-//! Limits: a server that starts anew learns anew: it says nothing for 3 h 20 min.
+//! Limits: a server that starts anew learns anew: it says nothing for 3 h 20 min, and of what leaked before that it is
+//! over after [`LEARNS_S`] at the earliest, unless its job has ended.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,9 @@ use super::stake;
 
 /// Nothing is said before 40 of the 48 narrowest buckets are over, seconds.
 const LEAST_S: i64 = 12_000;
+
+/// Most growths are found again in this time, seconds: five hours, some more than a server looks at least.
+const LEARNS_S: i64 = 18_000;
 
 /// What is used up sooner than this is a warning, hours: within a working day.
 const SOON_HOURS: f64 = 24.0;
@@ -45,13 +49,15 @@ impl Detector for Leaking {
             Length(LEAST_S),
         ];
         vec![
-            Finds::of("GPU memory that grows", Family::Leak, of_gpu, prices),
+            Finds::of("GPU memory that grows", Family::Leak, of_gpu, prices)
+                .learns(&["device memory grows"], LEARNS_S),
             Finds::of(
                 "a machine's memory that grows",
                 Family::Leak,
                 of_machine,
                 prices,
-            ),
+            )
+            .learns(&["the machine's memory grows"], LEARNS_S),
         ]
     }
 

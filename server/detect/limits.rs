@@ -5,7 +5,8 @@
 //! resource; only the others have a state.
 //!
 //! Limits: [`MAX_STATES`] readings of a resource, of limits of which one is not as it should be, [`KEPT_BYTES`] each;
-//! what is beyond is not judged. What was wrong before the server started is seen when it grows.
+//! what is beyond is not judged. What was wrong before the server started, and of which no incident tells, is seen when
+//! it grows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use gpufleet_telemetry::catalog::{Metric, Unit};
 use gpufleet_telemetry::identity::{Part, ResourceKind, attribute};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
+use super::before::Said;
 use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use super::gather::{Gpus, NodeSnapshots};
 use super::stake;
@@ -153,6 +155,7 @@ impl Limits {
                 kept.take(index, limit, self.tests[usize::from(index)], live);
             }
         }
+        kept.states.retain(|(.., state)| !state.is_given_up(now));
         for (index, part, state) in &kept.states {
             let limit = &LIMITS[usize::from(*index)];
             let test = self.tests[usize::from(*index)];
@@ -234,6 +237,23 @@ impl Detector for Limits {
 }
 
 impl Kept {
+    /// Of a resource of which this was said before the server started: what was over a limit is, until a reading says
+    /// otherwise. Of several parts of one place the first was named.
+    pub(super) fn resumed(kind: ResourceKind, said: &[&Said], now: Timestamp) -> Self {
+        let of = |said: &&Said| {
+            let mut all = (0_u8..).zip(&LIMITS).filter(|it| it.1.read.of() == kind);
+            let (index, limit) = all.find(|it| it.1.what == said.what)?;
+            let told = said.readings.first()?;
+            let times = (said.since, said.seen_at);
+            let state = State::resumed(limit.test, times, told.value, now);
+            Some((index, limit.part_of(&told.name).map(Arc::new), state))
+        };
+        Self {
+            well: 0,
+            states: said.iter().filter_map(of).take(MAX_STATES).collect(),
+        }
+    }
+
     fn take(&mut self, index: u8, limit: &'static Limit, test: Test, live: &Live) {
         let bit = 1_u32 << (index % 32);
         let was_well = self.well & bit != 0;
@@ -383,11 +403,8 @@ fn run_of(place: &Place) -> Place {
 impl Exceeded {
     fn signal(&self) -> Signal {
         let limit = self.limit;
-        let (name, unit) = limit.reading;
-        let name = match &self.part {
-            Some(part) => format!("{name}, {}", part.id),
-            None => name.to_owned(),
-        };
+        let (_, unit) = limit.reading;
+        let name = limit.name_of(self.part.as_deref());
         // A link that is up reads 1; that it should is no news.
         let usual = Some(self.test.limit()).filter(|it| *it != 0.0 && unit != Unit::Flag);
         Signal {

@@ -1,21 +1,36 @@
 //! The links of one GPU over its last readings: PCIe lanes and generation, NVLinks that are up.
 //!
-//! What a link is held against is the best that this GPU was seen with since the server started: what
-//! the card could do says nothing of its slot. An idle card lowers its PCIe generation to save power, so
-//! a reading counts with whether the GPU worked at the time.
+//! What a link is held against is the best that this GPU was seen with since the server started, or was held against by
+//! an incident that was open then: what the card could do says nothing of its slot. An idle card lowers its PCIe
+//! generation to save power, so a reading counts with whether the GPU worked at the time.
 //!
-//! Limits: 40 bytes a GPU. A link that was down before the server started is not seen.
+//! NVLinks are held against those that the model has ([`gpu_specs::nvlinks`]) where the card tells of so many, up or
+//! down, and another of its model on the node has all of them up: then the board connects them. A virtual machine with
+//! one or some of a board's GPUs, a board without switches and a bridge leave links unconnected that are down for ever.
+//!
+//! Limits: 40 bytes a GPU. A link that was down before the server started, of which no incident tells and which is no
+//! NVLink of such a card, is not seen.
 
+use std::collections::HashSet;
+
+use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::health::links::{NVLINK_READINGS, PCIE_READINGS};
-use gpufleet_analysis::health::{Links, Pcie};
-use gpufleet_telemetry::catalog::{Metric, gpu};
+use gpufleet_analysis::health::{Kind, Links, Pcie};
+use gpufleet_telemetry::catalog::{Metric, Unit, gpu};
+use gpufleet_telemetry::gpu_specs;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::seconds_since;
+use super::before::Said;
+use super::gather::NodeName;
+use super::{gpus, seconds_since};
 use crate::fleet::Live;
 
 /// Links are read each minute; what is older than three of them is gone, seconds.
 const FRESH_S: f64 = 180.0;
+
+/// What the two parts of a PCIe link's rate are called.
+const LANES: &str = "lanes";
+const GENERATION: &str = "generation";
 
 /// What is kept of one GPU's links.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,9 +57,47 @@ pub(super) struct LinkReadings {
     nvlinks: [u8; NVLINK_READINGS],
     nvlinks_count: u8,
     most_nvlinks: u8,
+    /// NVLinks of which the card tells, up or down.
+    told_nvlinks: u8,
 }
 
 const _: () = assert!(size_of::<LinkWatch>() <= 40);
+
+/// Nodes on which a GPU was seen with all NVLinks of its model up beside one that never had: their boards connect all.
+#[derive(Debug, Default)]
+pub(super) struct Boards(HashSet<NodeName>);
+
+impl Boards {
+    /// Holds the NVLinks of a GPU against all that its model has, where its board connects them; so many are up now on
+    /// one of its node at most.
+    pub(super) fn hold(
+        &mut self,
+        node: &NodeName,
+        most_up: u8,
+        model: &str,
+        own: &mut LinkReadings,
+    ) {
+        // Most have all of theirs, and need not be looked up.
+        if own.told_nvlinks <= own.most_nvlinks {
+            return;
+        }
+        let all = gpu_specs::nvlinks(model).and_then(|it| u8::try_from(it).ok());
+        let Some(all) = all.filter(|it| *it <= own.told_nvlinks) else {
+            return;
+        };
+        if most_up == all {
+            self.0.insert(node.clone());
+        }
+        if self.0.contains(node) {
+            own.most_nvlinks = all;
+        }
+    }
+
+    /// Forgets nodes that are there no more.
+    pub(super) fn forget(&mut self, is_there: impl Fn(&NodeName) -> bool) {
+        self.0.retain(is_there);
+    }
+}
 
 /// They in the words of the judgement.
 pub(super) struct LinkFacts {
@@ -54,6 +107,25 @@ pub(super) struct LinkFacts {
 }
 
 impl LinkWatch {
+    /// Of a GPU of which this was said before the server started.
+    pub(super) fn resumed(said: &[&Said]) -> Self {
+        let mut watch = Self::default();
+        let best = &mut watch.readings;
+        for said in said {
+            let usual = |name: &str| {
+                let usual = said.reading(name).and_then(|it| it.usual);
+                usual.filter(|it| (0.0..=255.0).contains(it)).unwrap_or(0.0) as u8
+            };
+            if said.what == gpus::what(Kind::PcieDegraded) {
+                best.best.width = usual(LANES);
+                best.best.generation = usual(GENERATION);
+            } else if said.what == gpus::what(Kind::NvlinkDown) {
+                best.most_nvlinks = usual(gpus::COUNT);
+            }
+        }
+        watch
+    }
+
     /// Takes in what is live.
     pub(super) fn read(&mut self, live: &Live, is_active: bool, now: Timestamp) -> LinkReadings {
         let reading = |metric: &Metric| {
@@ -79,6 +151,9 @@ impl LinkWatch {
                 if at > self.nvlinks_at {
                     self.nvlinks_at = at;
                     self.readings.take_nvlinks(up);
+                    let told = live.parts(gpu::NVLINK_UP.id);
+                    let told = told.filter(|it| it.reading.is_ok()).count();
+                    self.readings.told_nvlinks = u8::try_from(told).unwrap_or(u8::MAX);
                 }
             }
             None => self.readings.nvlinks_count = 0,
@@ -111,6 +186,14 @@ impl LinkReadings {
         self.most_nvlinks = self.most_nvlinks.max(up);
     }
 
+    /// NVLinks that are up now; 0 where that is not known.
+    pub(super) const fn nvlinks_up(&self) -> u8 {
+        match self.has_nvlinks() {
+            true => self.nvlinks[NVLINK_READINGS - 1],
+            false => 0,
+        }
+    }
+
     pub(super) fn as_facts(&self) -> LinkFacts {
         LinkFacts {
             pcie: self.pcie.map(|it| Pcie {
@@ -131,6 +214,18 @@ impl LinkReadings {
         let product = |it: Lanes| f64::from(it.width) * f64::from(it.generation);
         (self.has_pcie() && newest.is_active && product(self.best) > 0.0)
             .then(|| product(newest) / product(self.best))
+    }
+
+    /// Lanes and generation now, each beside the best.
+    pub(super) fn pcie_readings(&self) -> [Reading; 2] {
+        let newest = self.pcie[PCIE_READINGS - 1];
+        let of = |name: &str, now: u8, best: u8| {
+            Reading::new(name, now.into(), Some(best.into()), Unit::Count)
+        };
+        [
+            of(LANES, newest.width, self.best.width),
+            of(GENERATION, newest.generation, self.best.generation),
+        ]
     }
 
     /// NVLinks that are down now; none where it is not known.
@@ -154,7 +249,9 @@ impl LinkFacts {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_telemetry::identity::Origin;
+    use std::sync::Arc;
+
+    use gpufleet_telemetry::identity::{Origin, Part, PartKind};
     use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
     use super::*;
@@ -199,6 +296,68 @@ mod tests {
         let widths: Vec<u32> = told.pcie.iter().map(|it| it.width).collect();
         assert_eq!(widths, [16, 16, 8], "six looks at one reading are one");
         assert_eq!(told.nvlinks_up, [18, 18, 18, 17]);
+    }
+
+    /// GPUs of one node, each with so many NVLinks up of those that it tells of: how many are down by what is held
+    /// against each, after a tick at which so many are, and after one at which all have as few as the first.
+    fn down(model: &str, gpus: &[(f64, usize)]) -> [Vec<Option<u32>>; 2] {
+        let mut boards = Boards::default();
+        let node: NodeName = ("prod".into(), "node-1".into());
+        let mut watches = vec![LinkWatch::default(); gpus.len()];
+        [0, 1].map(|minute| {
+            let read = |(watch, (up, told)): (&mut LinkWatch, &(f64, usize))| {
+                let up = if minute == 0 { *up } else { gpus[0].0 };
+                let mut live = live(minute, 16.0, 5.0, up);
+                let at = live.values[0].at;
+                live.values.extend((0..*told).map(|link| LiveValue {
+                    metric: gpu::NVLINK_UP.id,
+                    part: Some(Arc::new(Part::new(PartKind::NvLink, link.to_string()))),
+                    reading: Ok(f64::from(u8::from((link as f64) < up))),
+                    max: None,
+                    at,
+                }));
+                watch.read(&live, true, at)
+            };
+            let read = watches.iter_mut().zip(gpus).map(read);
+            let mut read: Vec<LinkReadings> = read.collect();
+            let most = read.iter().map(LinkReadings::nvlinks_up).max();
+            for own in &mut read {
+                boards.hold(&node, most.unwrap_or(0), model, own);
+            }
+            boards.forget(|_| true);
+            read.iter().map(LinkReadings::nvlinks_down).collect()
+        })
+    }
+
+    #[test]
+    fn nvlinks_that_never_were_up_are_down_where_the_model_has_them_and_the_board_connects_them() {
+        let h100 = "NVIDIA H100 80GB HBM3";
+        let none = |count: usize| vec![Some(0); count];
+        let [first, then] = down(h100, &[(17.0, 18), (18.0, 18)]);
+        assert_eq!(first, [Some(1), Some(0)]);
+        assert_eq!(then, [Some(1), Some(1)], "its board is known by now");
+        for (why, model, gpus) in [
+            (
+                "only how many are up is told",
+                h100,
+                &[(17.0, 0), (18.0, 0)],
+            ),
+            (
+                "half of a board without switches",
+                h100,
+                &[(6.0, 18), (6.0, 18)],
+            ),
+            (
+                "a machine with one GPU of a board",
+                h100,
+                &[(0.0, 18), (0.0, 18)],
+            ),
+            ("a bridge", "NVIDIA H100 PCIe", &[(0.0, 18), (12.0, 18)]),
+            ("not known", "NVIDIA X100", &[(17.0, 18), (18.0, 18)]),
+        ] {
+            let [first, _] = down(model, gpus);
+            assert_eq!(first, none(2), "{why}");
+        }
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub(super) use ports::PortsWatch;
 
 /// The speeds of ports are compared this often, in ticks: they are read once a minute.
 const SPEEDS_EVERY_TICKS: u32 = 6;
+/// A way that is wrong is found again in this time after a start, seconds: rates of ports, and a minute of looks.
+const WAY_LEARNS_S: i64 = 300;
 /// Steps of which waits are a mean: the straggler's longest window.
 const STEPS: u64 = 40;
 /// Ranks whose waits are looked at: the least of more is not much less.
@@ -181,7 +183,8 @@ impl Detector for Network {
                 port,
                 &[Basis::NoRunWaits],
             ),
-            Finds::of("a run on the wrong network", Family::Slower, way, waits),
+            Finds::of("a run on the wrong network", Family::Slower, way, waits)
+                .learns(&[wrong::WHAT], WAY_LEARNS_S),
         ]
     }
 

@@ -1,18 +1,20 @@
 //! Cards, machines and parts of a cluster that break again and again: the hardware incidents that the store has
 //! of the last month, put together once an hour, by the card's serial number where it tells one, and by where
 //! its machine is: the NVLink domain that its GPUs tell, the zone that its agent tells, and the block that the
-//! inventory has.
+//! inventory has. An incident of a machine, as of a port or of half of its GPUs at once, is the machine's own; which
+//! cards broke says its evidence. What a busy network is enough for is no fault.
 //!
 //! Limits: the last [`MOST`] incidents of each kind that are over; a card that is no longer there is told
-//! no more.
+//! no more; a machine that takes another's name is known as another by when its node was made, where the cluster
+//! tells that.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::incident::{Family, Place, Signal, State};
+use gpufleet_analysis::incident::{Evidence, Family, Incident, Place, Signal, State};
 use gpufleet_analysis::lost::Lost;
 use gpufleet_analysis::offender::{
-    Fault, Level, Machine, Offender, Thresholds, WINDOW_NS, judge_by,
+    Fault, Level, Machine, NODE_CARDS, Offender, Thresholds, WINDOW_NS, judge_by,
 };
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::Unit;
@@ -21,15 +23,20 @@ use gpufleet_telemetry::identity::{ResourceKind, attribute, is_null_uuid};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
+use super::limits::table::REPEATS;
 use crate::App;
 use crate::store::StoreError;
 use crate::store::model::IncidentFilter;
+use crate::words::text;
 
 /// Incidents of a kind that are read: as many as the store hands out at a time.
 const MOST: usize = 1_000;
 
 /// Machines of a part that are named: the rest is in the list of incidents.
 const MOST_NAMED: usize = 8;
+
+/// Characters of a serial number that are shown: NVIDIA's have 13.
+const SHOWN_SERIAL: usize = 32;
 
 /// Kinds of trouble that are a card's, a link's or a slot's.
 const HARDWARE: [Family; 3] = [Family::GpuFault, Family::Memory, Family::Link];
@@ -39,7 +46,8 @@ const HARDWARE: [Family; 3] = [Family::GpuFault, Family::Memory, Family::Link];
 pub(super) struct Offenders {
     /// By what is judged from the next look on.
     pub(super) by: Thresholds,
-    found: Vec<Found>,
+    /// None before the first look.
+    found: Option<Vec<Found>>,
     /// Where each card is, by cluster and serial number or id.
     places: HashMap<(String, String), Place>,
 }
@@ -59,7 +67,7 @@ impl Offenders {
     pub(super) async fn look(&mut self, app: &App) -> Result<(), StoreError> {
         let now = app.clock.now();
         let (places, serials) = cards(app);
-        let (mut faults, mut losses) = (Vec::new(), Vec::new());
+        let mut faults = Vec::new();
         for family in HARDWARE {
             let filter = IncidentFilter {
                 family: Some(family),
@@ -68,23 +76,9 @@ impl Offenders {
                 ..IncidentFilter::default()
             };
             let (over, _) = app.store.incidents(&filter, None, MOST).await?;
-            for incident in over {
-                let lost = incident.lost_known().copied();
-                let place = incident.place;
-                let (Some(node), Some(gpu)) = (place.node, place.gpu) else {
-                    continue;
-                };
-                let key = (place.cluster.clone(), gpu.clone());
-                faults.push(Fault {
-                    cluster: place.cluster,
-                    node,
-                    card: serials.get(&key).cloned().unwrap_or(gpu),
-                    at: incident.since,
-                });
-                losses.push(lost);
-            }
+            let fault = |it: &Incident| Some((fault(it, &serials)?, it.lost_known().copied()));
+            faults.extend(over.iter().filter_map(fault));
         }
-        let faults = std::iter::zip(faults, losses).collect();
         self.take(faults, &machines(app), now);
         self.places = places;
         Ok(())
@@ -100,7 +94,7 @@ impl Offenders {
             price: price(&who, &all),
             who,
         });
-        self.found = found.collect();
+        self.found = Some(found.collect());
     }
 
     /// Takes in faults that a test made of these cards and machines.
@@ -125,15 +119,20 @@ impl Offenders {
                 let place = self.places.get(&(cluster.clone(), card.clone()))?.clone();
                 let what = "it breaks again and again";
                 let action = "Have the card replaced: resets do not mend it.";
-                let readings = vec![faults_read(*faults, self.by.card_faults)];
+                // By its serial number, where that is known; else by its id, which is its place's.
+                let serial = Some(card).filter(|card| place.gpu.as_ref() != Some(*card));
+                let readings = vec![faults_read(*faults, self.by.card_faults, serial)];
                 signal(place, what, action, readings, price)
             }
             Offender::Node(cluster, node, faults, cards) => {
-                let what = "card after card breaks in it";
-                let action =
-                    "Have the machine looked at: board, riser, power, cooling; not the cards.";
-                let cards = Reading::new("cards", *cards as f64, None, Unit::Count);
-                let readings = vec![faults_read(*faults, self.by.node_faults), cards];
+                let what = match *cards >= NODE_CARDS {
+                    true => "card after card breaks in it",
+                    false => "it breaks again and again, and no single card of it",
+                };
+                let action = "Have the machine looked at: board, riser, power, cooling, ports and cables; not the cards.";
+                let cards =
+                    Reading::new("cards that broke alone", *cards as f64, None, Unit::Count);
+                let readings = vec![faults_read(*faults, self.by.node_faults, None), cards];
                 let place = Place::node(cluster, node);
                 signal(place, what, action, readings, price)
             }
@@ -184,9 +183,57 @@ impl Detector for Offenders {
             let gpu = it.place.gpu.as_deref();
             gpu.is_none_or(|gpu| tick.gpus.contains_key(&(it.place.cluster.as_str(), gpu)))
         };
-        let signals = self.found.iter().filter_map(|it| self.signal(it));
+        let Some(known) = &self.found else {
+            found.unknown.insert(Family::Offender);
+            return;
+        };
+        let signals = known.iter().filter_map(|it| self.signal(it));
         found.signals.extend(signals.filter(is_there));
     }
+}
+
+/// The fault that an incident was; none where it is about more than a machine, or about nothing that may be broken.
+fn fault(incident: &Incident, serials: &HashMap<(String, String), String>) -> Option<Fault> {
+    let place = &incident.place;
+    let node = place.node.clone()?;
+    let gpus = match &place.gpu {
+        Some(gpu) => BTreeSet::from([gpu.as_str()]),
+        None => of_machine(incident)?,
+    };
+    let card = |gpu: &str| {
+        let key = (place.cluster.clone(), gpu.to_owned());
+        serials.get(&key).cloned().unwrap_or(key.1)
+    };
+    Some(Fault {
+        cluster: place.cluster.clone(),
+        node,
+        cards: gpus.into_iter().map(card).collect(),
+        at: incident.since,
+    })
+}
+
+/// The GPUs of a machine that broke together, none where something else of it did; nothing where none of its hardware
+/// did.
+fn of_machine(incident: &Incident) -> Option<BTreeSet<&str>> {
+    let place = &incident.place;
+    let is_its = |it: &&Evidence| {
+        let is_here = it.place.node == place.node && it.place.run.is_none();
+        is_here && is_hardware(it)
+    };
+    let mut own = incident.evidence.iter().filter(is_its).peekable();
+    own.peek().filter(|_| place.run.is_none())?;
+    let gpus: Option<BTreeSet<&str>> = own.map(|it| it.place.gpu.as_deref()).collect();
+    Some(gpus.unwrap_or_default())
+}
+
+/// Whether a piece of evidence tells of a card, a link, a slot or a port that may be broken.
+fn is_hardware(evidence: &Evidence) -> bool {
+    use Cause::{GpuFault, GpuMemory, Network, Nvlink, Pcie};
+    let is_one = matches!(
+        evidence.cause,
+        GpuFault | GpuMemory | Pcie | Nvlink | Network
+    );
+    is_one && evidence.what != REPEATS
 }
 
 /// Every machine that is heard, and the parts of its cluster that it is in.
@@ -212,11 +259,13 @@ fn machines(app: &App) -> Vec<Machine> {
         of_node.extend(name.map(|name| (level, name)));
     });
     let cluster = app.inventory.cluster();
+    let mut made: HashMap<String, Timestamp> = HashMap::new();
     for record in app.inventory.known().records() {
         let node = &record.node;
         let Some(of_node) = parts.get_mut(&(cluster.to_string(), node.name.clone())) else {
             continue;
         };
+        made.extend(node.created.map(|at| (node.name.clone(), at)));
         for (level, name) in [
             (Level::SubBlock, &node.subblock),
             (Level::Block, &node.block),
@@ -227,8 +276,9 @@ fn machines(app: &App) -> Vec<Machine> {
             }
         }
     }
-    let machine = |((cluster, node), parts): (_, BTreeMap<Level, String>)| Machine {
-        cluster,
+    let machine = |((name, node), parts): ((String, String), BTreeMap<Level, String>)| Machine {
+        made: made.get(&node).copied().filter(|_| *name == **cluster),
+        cluster: name,
         node,
         parts: parts.into_iter().collect(),
     };
@@ -261,7 +311,7 @@ fn cards(app: &App) -> Cards {
 /// What the faults have lost that are this one's.
 fn price(who: &Offender, faults: &[(&Fault, Option<Lost>)]) -> Price {
     let is_its = |it: &Fault| match who {
-        Offender::Card(cluster, card, _) => (&it.cluster, &it.card) == (cluster, card),
+        Offender::Card(cluster, card, _) => it.cluster == *cluster && it.cards == [card.as_str()],
         Offender::Node(cluster, node, ..) => (&it.cluster, &it.node) == (cluster, node),
         Offender::Part(part) => it.cluster == part.cluster && part.faulty.contains(&it.node),
     };
@@ -269,9 +319,17 @@ fn price(who: &Offender, faults: &[(&Fault, Option<Lost>)]) -> Price {
     Price::repeated(own.map(|(_, lost)| *lost), WINDOW_NS)
 }
 
-fn faults_read(faults: usize, most: f64) -> Reading {
+/// How many faults there were, of the card with this serial number.
+fn faults_read(faults: usize, most: f64, serial: Option<&String>) -> Reading {
     let (faults, usual) = (faults as f64, Some(most));
-    Reading::new("faults in 30 days", faults, usual, Unit::Count)
+    let name = serial.map_or_else(
+        || "faults in 30 days".to_owned(),
+        |it| {
+            let serial = text::harmless(it, SHOWN_SERIAL);
+            format!("faults in 30 days, serial number {serial}")
+        },
+    );
+    Reading::new(&name, faults, usual, Unit::Count)
 }
 
 fn signal(place: Place, what: &str, action: &str, readings: Vec<Reading>, price: Price) -> Signal {

@@ -16,8 +16,11 @@ mod world;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use gpufleet_analysis::incident::Family;
+
 use super::Detectors;
-use world::{Happens, Made, NOTHING};
+use crate::runs::watch::FIRST_STEPS;
+use world::{Happens, Made, NOTHING, Server};
 
 /// Worlds of a fault, and of one that takes long to make.
 const SEEDS: u32 = 3;
@@ -27,8 +30,8 @@ const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md");
 /// Where the part begins; it is the page's last.
 const PART: &str = "## Found by the server";
 
-/// A made world with this seed, of which the detector of a place may be left out; after how long the fault is told.
-type Told = dyn Fn(u64, Option<usize>) -> Option<i64>;
+/// A made world with this seed, looked at by such a server; after how long the fault is told.
+type Told = dyn Fn(u64, Server) -> Option<i64>;
 
 /// A fault of one size.
 struct Fault {
@@ -56,7 +59,7 @@ impl Fault {
         finding: &'static str,
         fault: &str,
         least: u32,
-        told: impl Fn(u64, Option<usize>) -> Option<i64> + 'static,
+        told: impl Fn(u64, Server) -> Option<i64> + 'static,
     ) -> Self {
         Self {
             finding,
@@ -72,7 +75,7 @@ impl Fault {
         finding: &'static str,
         fault: &str,
         least: u32,
-        told: impl Fn(u64, Option<usize>) -> Option<i64> + 'static,
+        told: impl Fn(u64, Server) -> Option<i64> + 'static,
     ) -> Self {
         Self {
             of: FEW,
@@ -80,8 +83,17 @@ impl Fault {
         }
     }
 
+    /// What the detector looks up in the store is handed to it, as it would be found there.
+    fn injected(self) -> Self {
+        Self {
+            fault: format!("{} (injected)", self.fault),
+            ..self
+        }
+    }
+
     fn row(&self) -> Row {
-        let told = (0..self.of).filter_map(|seed| (self.told)(seed.into(), None));
+        let whole = Server::default();
+        let told = (0..self.of).filter_map(|seed| (self.told)(seed.into(), whole));
         let mut delays: Vec<i64> = told.collect();
         delays.sort_unstable();
         Row {
@@ -136,7 +148,7 @@ fn wrongly() -> (Vec<String>, u64, f64) {
     const TICKS: u64 = 180;
     let (mut told, mut gpus) = (Vec::new(), 0);
     for seed in 100..100 + WORLDS {
-        let mut made = Made::new(seed, (2, 8), None);
+        let mut made = Made::new(seed, (2, 8), Server::default());
         gpus += 16;
         let happens = Happens {
             reads: &runs::reads_well,
@@ -177,6 +189,9 @@ fn section(rows: &[Row], (alarms, steps, gpu_hours): (usize, u64, f64)) -> Strin
          Every kind of finding of every detector, put into made fleets of one or two nodes and told by all of the server:\n\
          from what resources read, slow readings once a minute, to what is said at a tick. CI fails when a detector is\n\
          disabled, and when one has a finding without a row. A dash: too small to be found, and it must not be.\n\n\
+         Injected is what a detector looks up in the store: the faults of a month, the runs before a run, the month's money.\n\
+         It is handed over as it would be found there, and the delay is from then to the tick at which it is said. When it is\n\
+         looked up comes before that: faults once an hour, runs after {FIRST_STEPS} steps, money whenever the month is made.\n\n\
          | finding | fault | found | interval | least | delay |\n|---|---|---|---|---|---|\n"
     );
     let mut line =
@@ -234,6 +249,10 @@ fn every_detector_that_is_disabled_fails_the_rows_of_all_it_finds() {
     let faults = faults();
     let all = Detectors::default().all().map(|it| it.finds());
     for (place, finds) in all.into_iter().enumerate() {
+        let without = Server {
+            off: Some(place),
+            ..Server::default()
+        };
         for found in finds {
             let mut promised = faults.iter().filter(|it| it.least > 0);
             let fault = promised.find(|it| it.finding == found.name);
@@ -243,11 +262,66 @@ fn every_detector_that_is_disabled_fails_the_rows_of_all_it_finds() {
                 fault: fault.fault.clone(),
                 of: 1,
                 least: 1,
-                delays: (fault.told)(0, Some(place)).into_iter().collect(),
+                delays: (fault.told)(0, without).into_iter().collect(),
             };
             let says = format!("{}, {}: 0 of 1", row.finding, row.fault);
             let wrong = wrong(&[row]);
             assert!(wrong.iter().any(|it| it.starts_with(&says)), "{says}");
         }
+    }
+}
+
+/// What is known of before in each way that there is: at least one finding of each family.
+const RESTARTED: [&str; 27] = [
+    "XIDs and what the driver tells",
+    "memory errors that could not be corrected",
+    "many corrected memory errors",
+    "slowed down by heat",
+    "slowed down by the power brake",
+    "PCIe below what it was",
+    "NVLinks down",
+    "held and idle",
+    "busy without work",
+    "a node that nothing is heard from",
+    "a reader that fails",
+    "readings that the driver refuses",
+    "GPU memory that grows",
+    "a machine's memory that grows",
+    "cards, machines and parts of a cluster that break again and again",
+    "a rank that makes the others wait",
+    "a run that became slower",
+    "a run that stands still",
+    "numbers of training that go wrong",
+    "a run on the wrong network",
+    "node_oom_kill",
+    "node_cpu_stolen",
+    "nic_down",
+    "link_flaps",
+    "nic_errors",
+    "low_use",
+    "a team over its budget",
+];
+
+/// The server starts anew while something is wrong, and its incident goes on: for longer than one does of which its
+/// detector, that knows nothing any more, says nothing.
+#[test]
+fn what_is_wrong_goes_on_over_a_restart_of_the_server_whatever_it_is() {
+    let restarted = Server {
+        restarts: true,
+        ..Server::default()
+    };
+    let faults = faults();
+    let is_looked_at = |it: &&Fault| it.least > 0 && RESTARTED.contains(&it.finding);
+    for fault in faults.iter().filter(is_looked_at) {
+        let (finding, what) = (fault.finding, &fault.fault);
+        assert!((fault.told)(0, restarted).is_some(), "{finding}, {what}");
+    }
+    let finds = Detectors::default().finds();
+    for family in Family::ALL {
+        let mut own = finds.iter().filter(|it| it.family == family);
+        assert!(own.any(|it| RESTARTED.contains(&it.name)), "{family:?}");
+    }
+    for name in RESTARTED {
+        assert!(faults.iter().any(|it| it.finding == name), "{name}");
     }
 }

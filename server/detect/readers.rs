@@ -31,6 +31,12 @@ use crate::fleet::{Live, LiveValue};
 /// A reader that has read nothing for this long fails, nanoseconds. As its rule in `alerts/rules/agent.yml`.
 const FAILS_FOR_NS: i64 = 300 * NANOS_PER_SECOND;
 
+/// One that stands is found again in this time after a start, seconds.
+const LEARNS_S: i64 = FAILS_FOR_NS / NANOS_PER_SECOND + 60;
+
+/// What is said of one that fails.
+const FAILS: &str = "a reader of its agent fails";
+
 /// Readings that were refused for this long are told, nanoseconds. As their rule has it.
 const REFUSED_FOR_NS: i64 = 600 * NANOS_PER_SECOND;
 
@@ -113,7 +119,7 @@ impl Detector for Readers {
         let prices = &[Basis::NotObserved, Basis::GpusObserved];
         let of = |name, metric| Finds::of(name, Family::Blind, &[Need::Reading(metric)], prices);
         vec![
-            of("a reader that fails", &own::READER_SUCCESS),
+            of("a reader that fails", &own::READER_SUCCESS).learns(&[FAILS], LEARNS_S),
             of("readings that the driver refuses", &gpu::OBSERVED),
         ]
     }
@@ -217,7 +223,7 @@ impl Kept {
             readings: readings.collect(),
             ..signal(
                 place,
-                "a reader of its agent fails",
+                FAILS,
                 "gpufleet-agent doctor on the node says why and what mends it; what it reads is missing until then, not zero.",
             )
         })

@@ -38,6 +38,7 @@ mod waits;
 
 use learning::Learning;
 pub(super) use quiet::{QUIET_S, is_quiet};
+pub(super) use standing::STANDS;
 use waits::Waits;
 
 /// A rank that was heard within two ticks and what a tick needs.
@@ -45,6 +46,15 @@ const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
 
 /// Ranks whose steps are looked at beside a slow one's: more change no median.
 const PEERS: usize = 64;
+
+/// Numbers that are wrong beside those of the steps before, which take so long to come again, seconds.
+const NUMBERS_LEARN: [&str; 4] = [
+    "its loss left its trend",
+    "its loss does not change",
+    "its gradients burst",
+    "the loss scaler skips",
+];
+const NUMBERS_LEARN_S: i64 = 1_800;
 
 /// What is kept of each run that goes on.
 #[derive(Default)]
@@ -179,7 +189,8 @@ impl Detector for RunWatches {
                 Family::Training,
                 learns,
                 numbers,
-            ),
+            )
+            .learns(&NUMBERS_LEARN, NUMBERS_LEARN_S),
         ]
     }
 
@@ -190,7 +201,8 @@ impl Detector for RunWatches {
             let look = |run: &Run| (run.state(tick.now), is_judged(run));
             match tick.runs().look(&key, look) {
                 Some((State::Running, true)) => {
-                    let watched = self.0.entry(key.clone()).or_insert_with(Watched::new);
+                    let new = || Watched::new(tick.before.stands_since(&key));
+                    let watched = self.0.entry(key.clone()).or_insert_with(new);
                     watched.judge(&key, tick, found);
                 }
                 Some((State::Silent { .. }, true)) => {
@@ -208,9 +220,10 @@ impl Detector for RunWatches {
 }
 
 impl Watched {
-    fn new() -> Self {
+    /// Of a run that is not watched yet, which stands since then if it does.
+    fn new(stands_since: Option<Timestamp>) -> Self {
         Self {
-            hang: hang::Watch::new(),
+            hang: stands_since.map_or_else(hang::Watch::new, hang::Watch::stood_since),
             learning: Learning::default(),
             waits: None,
             history: History::default(),

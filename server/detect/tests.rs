@@ -8,7 +8,7 @@ use gpufleet_analysis::cause::Cause;
 use gpufleet_analysis::incident::{Family, Incident, Place, State};
 use gpufleet_analysis::states::{Edge, HealthEvent};
 use gpufleet_telemetry::catalog::{Metric, gpu};
-use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::identity::{Origin, Resource, attribute};
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::Clock;
 
@@ -23,6 +23,7 @@ use crate::view::fixture::{self, Does, NOW};
 mod inventory;
 mod owner;
 mod probe;
+mod restart;
 
 const NODES: [&str; 2] = ["node-1", "node-2"];
 /// Dollars an hour of an H100, and nano-USD of a second.
@@ -369,40 +370,6 @@ async fn gpus_held_and_idle_for_an_hour_are_one_incident_of_their_job() {
 }
 
 #[tokio::test]
-async fn a_server_that_starts_anew_goes_on_with_its_incidents() {
-    let mut world = World::new().await;
-    let at = NOW;
-    let broken = breaks("node-1", 0, at);
-    world.ticks(3, &broken);
-    let before = world.open();
-    world
-        .app
-        .incidents
-        .write(&world.app.store)
-        .await
-        .expect("it is written");
-    world.app.store.close().await;
-    world.app = app(&world.folder, &world.hand).await;
-    restore(&world.app).await.expect("the store answers");
-    assert_eq!(world.open()[0].id, before[0].id);
-    world.detectors = Detectors::new(&world.app.config.detect);
-    // Of what broke it only the reason is known after a start.
-    world.ticks(2, |live| {
-        broken(live);
-        live.told.xids.clear();
-    });
-    let open = world.open();
-    assert_eq!(open.len(), 1);
-    assert_eq!((open[0].id, &*open[0].what), (before[0].id, "XID 79"));
-    world
-        .app
-        .incidents
-        .write(&world.app.store)
-        .await
-        .expect("the token is the new one");
-}
-
-#[tokio::test]
 async fn what_is_recorded_is_not_judged() {
     let mut world = World::new().await;
     for live in &mut world.lives {
@@ -470,15 +437,34 @@ async fn a_pcie_link_that_lost_half_its_lanes_is_an_incident_and_one_reading_is_
 }
 
 #[tokio::test]
-async fn a_card_that_broke_three_times_in_a_month_is_told_when_it_works_again() {
+async fn a_card_and_a_machine_that_broke_three_times_in_a_month_are_told_when_they_work_again() {
     let mut world = World::new().await;
+    world.detectors.offenders.by.node_faults = 3.0;
+    for live in world.lives.iter_mut().filter(|it| is_gpu(it, "node-1", 0)) {
+        let resource = Resource::clone(&live.resource);
+        live.resource = resource.with(attribute::SERIAL, "1650923012345").into();
+    }
+    // One card, and all of the other machine at once.
+    let is_ill = |live: &Live| {
+        let is_of_two = &*live.node == "node-2" && live.key.id.starts_with("GPU");
+        is_gpu(live, "node-1", 0) || is_of_two
+    };
     let whole = world.lives.clone();
     for _ in 0..3 {
         let at = world.hand.now();
-        world.ticks(2, breaks("node-1", 0, at));
+        world.ticks(2, |live| {
+            if is_ill(live) {
+                falls_off(live, at);
+            }
+        });
         let back = world.hand.now();
         world.lives = whole.clone();
-        world.ticks(370, works_again("node-1", 0, back));
+        world.ticks(370, |live| {
+            if is_ill(live) {
+                let edge = Edge::Whole;
+                live.health = Some(HealthEvent { at: back, edge });
+            }
+        });
         let written = world.app.incidents.write(&world.app.store).await;
         written.expect("it is written");
     }
@@ -487,14 +473,26 @@ async fn a_card_that_broke_three_times_in_a_month_is_told_when_it_works_again() 
     looked.expect("the store answers");
     world.ticks(1, |_| {});
     let open = world.open();
-    assert_eq!(open.len(), 1, "{open:?}");
-    assert_eq!(
-        (open[0].family, open[0].cause),
-        (Family::Offender, Cause::GpuFault)
-    );
-    assert_eq!(
-        open[0].place,
-        Place::gpu("prod", "node-1", "GPU-prod-node-1-0000")
-    );
-    assert_eq!(open[0].evidence[0].readings[0].value, 3.0);
+    assert_eq!(open.len(), 2, "{open:?}");
+    for (place, what, name) in [
+        (
+            Place::gpu("prod", "node-1", "GPU-prod-node-1-0000"),
+            "it breaks again and again",
+            "faults in 30 days, serial number 1650923012345",
+        ),
+        (
+            Place::node("prod", "node-2"),
+            "it breaks again and again, and no single card of it",
+            "faults in 30 days",
+        ),
+    ] {
+        let told = open.iter().find(|it| it.place == place);
+        let told = told.unwrap_or_else(|| panic!("{place:?}: {open:?}"));
+        assert_eq!(
+            (told.family, told.cause, &*told.what),
+            (Family::Offender, Cause::GpuFault, what)
+        );
+        let read = &told.evidence[0].readings[0];
+        assert_eq!((&*read.name, read.value), (name, 3.0));
+    }
 }

@@ -13,13 +13,15 @@
 //! older than [`GAP_S`]: a reading that is gone is not a 0.
 //!
 //! Limits: 32 bytes a GPU for each part, 40 for slowdowns and [`ERRORS_BYTES`] for each kind of error, in all
-//! [`WATCH_BYTES`]; of errors 65,535 in five minutes at most. Errors before the server started are not counted.
+//! [`WATCH_BYTES`]; of errors 65,535 in five minutes at most. Errors before the server started are counted where an
+//! incident that was open then tells of them, as of when it was last signalled.
 
-use gpufleet_analysis::health::MEMORY_S;
+use gpufleet_analysis::health::{Kind, MEMORY_S};
 use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use super::{TICK, seconds_since};
+use super::before::Said;
+use super::{TICK, gpus, seconds_since};
 use crate::fleet::{Live, LiveValue};
 
 /// Over how long a part is meant that is to explain what is slow now, seconds.
@@ -69,7 +71,7 @@ enum CounterStep {
     Nothing,
     /// It grew by so much, which may be 0.
     Grew(f64),
-    /// It began anew.
+    /// It began anew, or is 0 when it is first read.
     Reset,
 }
 
@@ -191,7 +193,11 @@ impl Counted {
         let (before, then) = (self.last, self.at);
         if then == Timestamp::default() {
             (self.last, self.at) = (value, at);
-            return CounterStep::Nothing;
+            // Whatever was known of it before, it has begun anew.
+            return match value == 0.0 {
+                true => CounterStep::Reset,
+                false => CounterStep::Nothing,
+            };
         }
         let seconds = seconds_since(at, then);
         if seconds <= 0.0 {
@@ -306,6 +312,16 @@ fn in_seconds(at: Timestamp) -> u32 {
 }
 
 impl Errors {
+    /// So many of which the last came at this moment at the latest.
+    fn told(count: f64, at: Timestamp) -> Self {
+        let newest = in_seconds(at) / BUCKET_S;
+        let mut errors = Self::default();
+        errors.counted.grew_at_s = in_seconds(at);
+        errors.hour.newest = newest;
+        errors.hour.buckets[place(newest)] = count as u16;
+        errors
+    }
+
     fn read(&mut self, read: Option<(f64, Timestamp)>, now: Timestamp) {
         let said = self.counted.read(read);
         self.hour.take(said, now);
@@ -354,6 +370,23 @@ fn readings<const COUNT: usize>(
 }
 
 impl Watch {
+    /// Of a GPU of which this was said before the server started.
+    pub(super) fn resumed(said: &[&Said]) -> Self {
+        let mut watch = Self::default();
+        for said in said {
+            let Some(count) = said.reading(gpus::COUNT) else {
+                continue;
+            };
+            let errors = Errors::told(count.value, said.seen_at);
+            if said.what == gpus::what(Kind::EccUncorrectable) {
+                watch.uncorrected = errors;
+            } else if said.what == gpus::what(Kind::EccRate) {
+                watch.corrected = errors;
+            }
+        }
+        watch
+    }
+
     /// Takes in what is live and says what it means. Errors before the GPU was `healed` are over.
     pub(super) fn read(&mut self, live: &Live, healed: Option<Timestamp>, now: Timestamp) -> Rates {
         let [cap, heat, brake, slowdowns, corrected, uncorrected] = readings(live, COUNTED);

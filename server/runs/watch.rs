@@ -1,16 +1,17 @@
 //! Judges the runs, every ten seconds: which rank makes the others wait, which run has ended and why.
 //!
-//! What it knows of a run is made of the run's steps and nothing else, so that a server that begins
-//! anew knows it again from the steps of the last ten to twenty minutes, and says nothing before the
-//! detector has seen enough. A run whose ending was judged is judged again for [`AGAIN_FOR`]: the
-//! fault of a GPU may be told after the end of the process.
+//! What it knows of a run is made of the run's steps, so that a server that begins anew knows it again from the steps of
+//! the last ten to twenty minutes, and says nothing before the detector has seen enough. What became slower before
+//! that it knows from the incident that is open ([`Watch::resume`]). A run whose ending was judged is judged again for
+//! [`AGAIN_FOR`]: the fault of a GPU may be told after the end of the process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join;
 use gpufleet_analysis::ending::{AFTER_NS, BEFORE_NS, GpuFault, NodeLost};
+use gpufleet_analysis::incident::Incident;
 use gpufleet_analysis::regression;
 use gpufleet_analysis::straggler::{self, Reading, Source, Verdict};
 use gpufleet_telemetry::event::EventKind;
@@ -22,6 +23,7 @@ use super::facts::EndingFacts;
 use super::state::Known;
 use super::{CompleteStep, Place, Run, RunKey, Runs, State, recall};
 use crate::App;
+use crate::auth::Grant;
 use crate::inventory::Inventory;
 use crate::store::model::EventFilter;
 use crate::store::{MAX_EVENT_IDS, MAX_EVENTS, Store};
@@ -30,6 +32,8 @@ mod before;
 mod noticed;
 mod pace;
 
+#[cfg(test)]
+pub(crate) use before::FIRST_STEPS;
 pub use before::SlowerThanBefore;
 use pace::Pace;
 pub use pace::Slowdown;
@@ -96,10 +100,19 @@ struct Watched {
     since: BTreeMap<u32, Timestamp>,
 }
 
+/// That a run is slower, than it was and than those before it.
+#[derive(Default)]
+struct Slower {
+    than_it_was: Option<Slowdown>,
+    than_before: Option<SlowerThanBefore>,
+}
+
 /// All of them.
 #[derive(Default)]
 pub struct Watch {
     runs: BTreeMap<RunKey, Watched>,
+    /// Runs that were slower before it watched, by cluster and run.
+    slower: HashMap<(String, String), Slower>,
     /// How many rounds there were.
     rounds: u64,
     /// Who knows which nodes went; none where nobody is asked.
@@ -112,6 +125,11 @@ pub async fn run(app: App, stop: CancellationToken) {
         return;
     }
     let mut watch = Watch::seeing(Arc::clone(&app.inventory));
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = app.incidents.restored() => {}
+    }
+    watch.resume(&app.incidents.open(&Grant::default()));
     while !stop.is_cancelled() {
         let (runs, now) = (app.fleet.runs(), app.clock.now());
         watch.round(runs, &app.store, now).await;
@@ -131,6 +149,20 @@ impl Watch {
         Self {
             inventory: Some(inventory),
             ..Self::default()
+        }
+    }
+
+    /// Judges on from what these incidents say, of runs that are not watched yet.
+    pub fn resume(&mut self, open: &[Incident]) {
+        for evidence in open.iter().flat_map(|it| &it.evidence) {
+            let place = &evidence.place;
+            let (slowdown, before) = (Slowdown::told(evidence), SlowerThanBefore::told(evidence));
+            if let (Some(run), true) = (&place.run, slowdown.is_some() || before.is_some()) {
+                let known = self.slower.entry((place.cluster.clone(), run.clone()));
+                let known = known.or_default();
+                known.than_it_was = known.than_it_was.or(slowdown);
+                known.than_before = known.than_before.or(before);
+            }
         }
     }
 
@@ -186,7 +218,9 @@ impl Watch {
                 }
                 Some((_, Some(_), _)) => runs.settle(&key, None, None),
                 Some((State::Running, None, _)) => {
-                    let watched = self.runs.entry(key.clone()).or_insert_with(Watched::new);
+                    let slower = &mut self.slower;
+                    let new = || Watched::new(slower_before(slower, &key));
+                    let watched = self.runs.entry(key.clone()).or_insert_with(new);
                     watched.take(runs, &key, &by);
                     runs.judge(&key, watched.judged(&by));
                 }
@@ -294,13 +328,22 @@ impl Run {
     }
 }
 
+/// How a run is slower by what was told before it was watched.
+fn slower_before(slower: &mut HashMap<(String, String), Slower>, key: &RunKey) -> Slower {
+    if slower.is_empty() {
+        return Slower::default();
+    }
+    let name = (key.cluster.to_string(), key.run.to_string());
+    slower.remove(&name).unwrap_or_default()
+}
+
 impl Watched {
-    fn new() -> Self {
+    fn new(slower: Slower) -> Self {
         Self {
             place: Place::default(),
             straggler: straggler::Run::new(Source::Hooks),
-            pace: Pace::default(),
-            before: None,
+            pace: Pace::resumed(slower.than_it_was),
+            before: slower.than_before,
             seen: 0,
             compared_at: before::FIRST_STEPS,
             due: None,
@@ -445,7 +488,7 @@ mod tests {
         let names = ["a", "b", "c"];
         let mut runs: BTreeMap<RunKey, Watched> = BTreeMap::new();
         for name in names {
-            let mut watched = Watched::new();
+            let mut watched = Watched::new(Slower::default());
             watched.seen = before::FIRST_STEPS;
             runs.insert(key(name), watched);
         }

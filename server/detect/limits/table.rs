@@ -7,11 +7,14 @@ use gpufleet_analysis::limit::Test;
 use gpufleet_analysis::price::Basis;
 use gpufleet_telemetry::catalog::{Metric, Unit, gpu, node, serving, training};
 use gpufleet_telemetry::event::Severity;
-use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::identity::{Part, ResourceKind};
 use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
 /// A minute.
 const MINUTE: i64 = 60 * NANOS_PER_SECOND;
+
+/// What is said of a device that repeats packets, for which a busy network is enough.
+pub(in crate::detect) const REPEATS: &str = "an RDMA device repeats packets";
 
 /// One of them.
 #[derive(Debug)]
@@ -79,6 +82,24 @@ impl Read {
 }
 
 impl Limit {
+    /// What its reading is called, of this part.
+    pub(in crate::detect) fn name_of(&self, part: Option<&Part>) -> String {
+        let name = self.reading.0;
+        match part {
+            Some(part) => format!("{name}, {}", part.id),
+            None => name.to_owned(),
+        }
+    }
+
+    /// The part whose reading is called so; none where it is the resource's.
+    pub(in crate::detect) fn part_of(&self, name: &str) -> Option<Part> {
+        let Read::Plain(metric) = self.read else {
+            return None;
+        };
+        let id = name.strip_prefix(self.reading.0)?.strip_prefix(", ")?;
+        Some(Part::new(metric.part?, id))
+    }
+
     /// What a reading over it may say of its price.
     pub(in crate::detect) const fn prices(&self) -> &'static [Basis] {
         use Basis::*;
@@ -234,7 +255,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Read::Plain(&node::RDMA_RETRIES),
             Test::Rate(10.0),
             Family::Link,
-            "an RDMA device repeats packets",
+            REPEATS,
             Basis::NoRunWaits,
         )
     },

@@ -8,20 +8,26 @@ use crate::money::budgets::{Standings, made};
 
 /// A team that spent so much of its budget of 100, and will come to so much.
 fn team(fault: &str, (spent, forecast): (i64, i64), says: &'static str, least: u32) -> Fault {
-    Fault::of("a team over its budget", fault, least, move |seed, off| {
-        let also = move |made_world: &mut Made, now: &Now| {
-            if now.seconds == 0 {
-                let team = made("science", Some(spent), Some(forecast), 100);
-                let standings = Standings::of("2026-11".to_owned(), vec![team]);
-                made_world.detectors.budgets.take(Some(Arc::new(standings)));
-            }
-        };
-        let happens = Happens {
-            also: &also,
-            ..NOTHING
-        };
-        Made::new(seed, (1, 2), off).told((says, At::Any), 60, happens)
-    })
+    Fault::of(
+        "a team over its budget",
+        fault,
+        least,
+        move |seed, server| {
+            let also = move |made_world: &mut Made, now: &Now| {
+                if now.seconds == 0 {
+                    let team = made("science", Some(spent), Some(forecast), 100);
+                    let standings = Standings::of("2026-11".to_owned(), vec![team]);
+                    made_world.detectors.budgets.take(Some(Arc::new(standings)));
+                }
+            };
+            let happens = Happens {
+                also: &also,
+                ..NOTHING
+            };
+            Made::new(seed, (1, 2), server).told((says, At::Any), 60, happens)
+        },
+    )
+    .injected()
 }
 
 pub(super) fn faults() -> Vec<Fault> {

@@ -44,7 +44,7 @@ fn of_gpu(
     (least, within_s): (u32, i64),
     reads: impl Fn(&mut Live, &Now) + 'static,
 ) -> Fault {
-    Fault::of(finding, fault, least, move |seed, off| {
+    Fault::of(finding, fault, least, move |seed, server| {
         let of_gang = |live: &mut Live, now: &Now| {
             held_by(live, GANG);
             reads(live, now);
@@ -53,7 +53,7 @@ fn of_gpu(
             reads: &of_gang,
             ..NOTHING
         };
-        Made::new(seed, NODE, off).told((says, At::Gpu), within_s, happens)
+        Made::new(seed, NODE, server).told((says, At::Gpu), within_s, happens)
     })
 }
 
@@ -205,13 +205,13 @@ fn events() -> Vec<Fault> {
             "readings of a GPU that stop",
             "a GPU's readings stop",
             SEEDS,
-            |seed, off| {
+            |seed, server| {
                 let happens = Happens {
                     stops: &|live, now| now.is_gpu(live),
                     ..NOTHING
                 };
                 let says = ("its readings stopped", At::Gpu);
-                Made::new(seed, NODE, off).told(says, 120, happens)
+                Made::new(seed, NODE, server).told(says, 120, happens)
             },
         ),
         reading(
@@ -307,7 +307,7 @@ fn slowed() -> Vec<Fault> {
         weak,
         "a third less power at half the load",
         0,
-        move |seed, off| {
+        move |seed, server| {
             let reads = |live: &mut Live, now: &Now| {
                 held_by(live, SERVES);
                 if now.is_gpu(live) {
@@ -319,7 +319,7 @@ fn slowed() -> Vec<Fault> {
                 reads: &reads,
                 ..NOTHING
             };
-            Made::new(seed, NODE, off).told((weak, At::Gpu), 900, happens)
+            Made::new(seed, NODE, server).told((weak, At::Gpu), 900, happens)
         },
     );
     vec![
@@ -375,7 +375,7 @@ fn links() -> Vec<Fault> {
 
 /// A job that holds its GPUs and does nothing, or only seems to.
 fn unused(finding: &'static str, fault: &str, is_stalled: bool) -> Fault {
-    Fault::of(finding, fault, SEEDS, move |seed, off| {
+    Fault::of(finding, fault, SEEDS, move |seed, server| {
         let reads = move |live: &mut Live, now: &Now| {
             if live.key.kind == ResourceKind::Gpu && now.seconds >= 0 {
                 live.bits.active = 0;
@@ -390,19 +390,19 @@ fn unused(finding: &'static str, fault: &str, is_stalled: bool) -> Fault {
             ..NOTHING
         };
         let says = (finding, At::Any);
-        Made::new(seed, (1, 2), off).told(says, 2 * HOUR_S, happens)
+        Made::new(seed, (1, 2), server).told(says, 2 * HOUR_S, happens)
     })
 }
 
 fn silent() -> Fault {
     let finding = "a node that nothing is heard from";
-    Fault::of(finding, "a node falls silent", SEEDS, |seed, off| {
+    Fault::of(finding, "a node falls silent", SEEDS, |seed, server| {
         let happens = Happens {
             stops: &|live, now| now.seconds >= 0 && *live.node == *now.node,
             ..NOTHING
         };
         let says = ("nothing is heard from the node", At::Node);
-        Made::new(seed, NODES, off).told(says, 120, happens)
+        Made::new(seed, NODES, server).told(says, 120, happens)
     })
 }
 
@@ -412,7 +412,7 @@ fn without_agent() -> Fault {
         finding,
         "a node with GPUs and no agent joins",
         SEEDS,
-        |seed, off| {
+        |seed, server| {
             let node = |name: &str| Node {
                 name: name.to_owned(),
                 gpus: 8,
@@ -432,14 +432,14 @@ fn without_agent() -> Fault {
                 ..NOTHING
             };
             let says = ("a node with GPUs and without an agent", At::Any);
-            Made::new(seed, (1, 2), off).told(says, HOUR_S, happens)
+            Made::new(seed, (1, 2), server).told(says, HOUR_S, happens)
         },
     )
 }
 
 /// A reader that reads nothing more, and says so or only stands.
 fn reader(success: f64, fault: &str) -> Fault {
-    Fault::of("a reader that fails", fault, SEEDS, move |seed, off| {
+    Fault::of("a reader that fails", fault, SEEDS, move |seed, server| {
         let reads = move |live: &mut Live, now: &Now| {
             if live.key.kind != ResourceKind::Node {
                 return;
@@ -462,7 +462,7 @@ fn reader(success: f64, fault: &str) -> Fault {
             ..NOTHING
         };
         let says = ("a reader of its agent fails", At::Node);
-        Made::new(seed, (2, 1), off).told(says, 900, happens)
+        Made::new(seed, (2, 1), server).told(says, 900, happens)
     })
 }
 
@@ -471,7 +471,7 @@ fn refused(missing: Missing, fault: &str) -> Fault {
         "readings that the driver refuses",
         fault,
         SEEDS,
-        move |seed, off| {
+        move |seed, server| {
             let reads = move |live: &mut Live, now: &Now| {
                 let is_it = now.is_gpu(live);
                 let power = live.values.iter_mut().find(|it| it.metric == gpu::POWER.id);
@@ -484,14 +484,14 @@ fn refused(missing: Missing, fault: &str) -> Fault {
                 ..NOTHING
             };
             let says = ("the driver refuses readings", At::Node);
-            Made::new(seed, (2, 2), off).told(says, 1_200, happens)
+            Made::new(seed, (2, 2), server).told(says, 1_200, happens)
         },
     )
 }
 
 /// Memory that grows by so much of the capacity in an hour, looked at each minute.
 fn leaks(finding: &'static str, fault: &str, is_gpus: bool, per_hour: f64, least: u32) -> Fault {
-    Fault::few(finding, fault, least, move |seed, off| {
+    Fault::few(finding, fault, least, move |seed, server| {
         let reads = move |live: &mut Live, now: &Now| {
             let used = 0.3 + per_hour * now.seconds.max(0) as f64 / HOUR_S as f64;
             match live.key.kind {
@@ -510,7 +510,7 @@ fn leaks(finding: &'static str, fault: &str, is_gpus: bool, per_hour: f64, least
             true => "device memory grows",
             false => "the machine's memory grows",
         };
-        let mut made = Made::new(seed, (1, 1), off).ticking(60, 2);
+        let mut made = Made::new(seed, (1, 1), server).ticking(60, 2);
         made.told((says, At::Any), 8 * HOUR_S, happens)
     })
 }
@@ -519,7 +519,7 @@ fn leaks(finding: &'static str, fault: &str, is_gpus: bool, per_hour: f64, least
 fn clock(lower: f64, least: u32) -> Fault {
     let finding = "a GPU whose clock makes its job wait";
     let fault = format!("a GPU of 16 with a clock {:.0} % lower", lower * 100.0);
-    Fault::of(finding, &fault, least, move |seed, off| {
+    Fault::of(finding, &fault, least, move |seed, server| {
         let reads = move |live: &mut Live, now: &Now| {
             held_by(live, GANG);
             if now.is_gpu(live) {
@@ -534,7 +534,7 @@ fn clock(lower: f64, least: u32) -> Fault {
             ..NOTHING
         };
         let says = ("probably makes the other GPUs", At::Gpu);
-        Made::new(seed, NODES, off)
+        Made::new(seed, NODES, server)
             .ticking(10, 30)
             .told(says, 300, happens)
     })
@@ -550,7 +550,7 @@ enum Again {
 
 fn offender(who: Again, fault: &str, says: &'static str, count: usize, least: u32) -> Fault {
     let finding = "cards, machines and parts of a cluster that break again and again";
-    Fault::of(finding, fault, least, move |seed, off| {
+    Fault::of(finding, fault, least, move |seed, server| {
         let also = move |made: &mut Made, now: &Now| {
             if now.seconds == 0 {
                 let (faults, machines) = month(who, count, now);
@@ -570,8 +570,9 @@ fn offender(who: Again, fault: &str, says: &'static str, count: usize, least: u3
             Again::Machine => At::Node,
             Again::Block => At::Any,
         };
-        Made::new(seed, (1, 2), off).told((says, at), 60, happens)
+        Made::new(seed, (1, 2), server).told((says, at), 60, happens)
     })
+    .injected()
 }
 
 /// So many faults of the last month, two days apart, and the machines that there are.
@@ -587,7 +588,7 @@ fn month(who: Again, count: usize, now: &Now) -> (Vec<Broke>, Vec<Machine>) {
         Broke {
             cluster: "prod".to_owned(),
             node,
-            card,
+            cards: vec![card],
             at,
         }
     };
@@ -595,6 +596,7 @@ fn month(who: Again, count: usize, now: &Now) -> (Vec<Broke>, Vec<Machine>) {
         cluster: "prod".to_owned(),
         node: format!("n{number}"),
         parts: vec![(Level::Block, format!("b{}", number / 16))],
+        made: None,
     };
     (
         (0..count).map(fault).collect(),

@@ -1,7 +1,7 @@
 //! Readings over a limit, of each row of the table: by little, for as long as it takes.
 
 use gpufleet_analysis::limit::Test;
-use gpufleet_telemetry::catalog::Metric;
+use gpufleet_telemetry::catalog::{Metric, Unit};
 use gpufleet_telemetry::identity::{Origin, Part, ResourceKind};
 
 use super::world::{At, Happens, Made, NOTHING, Now};
@@ -13,11 +13,12 @@ use crate::view::fixture;
 /// How far beyond a limit a level is, as a part of it.
 const BEYOND: f64 = 0.04;
 
-/// What is read at this moment: as it should be, and from the onset on beyond the limit.
-fn value(test: Test, now: &Now) -> f64 {
+/// What is read at this moment: as it should be, and from the onset on beyond the limit. A flag is set or not.
+fn value(limit: &Limit, now: &Now) -> f64 {
     let is_ill = now.seconds >= 0;
     let seconds = now.seconds as f64;
-    match test {
+    match limit.test {
+        Test::Above(_) if is_flag(limit) => f64::from(u8::from(is_ill)),
         Test::Above(limit) => limit * if is_ill { 1.0 + BEYOND } else { 0.5 },
         Test::Below(limit) => limit * if is_ill { 1.0 - BEYOND } else { 2.0 },
         Test::Grew(_) => 7.0 + f64::from(u8::from(is_ill)),
@@ -28,9 +29,13 @@ fn value(test: Test, now: &Now) -> f64 {
     }
 }
 
+fn is_flag(limit: &Limit) -> bool {
+    limit.reading.1 == Unit::Flag
+}
+
 /// The metrics that make a limit read so.
 fn readings(limit: &Limit, now: &Now) -> Vec<(&'static Metric, f64)> {
-    let value = value(limit.test, now);
+    let value = value(limit, now);
     match limit.read {
         Read::Plain(metric) | Read::Held(metric) => vec![(metric, value)],
         Read::Share(part, whole) => vec![(part, value * 1e12), (whole, 1e12)],
@@ -52,6 +57,7 @@ fn put(live: &mut Live, limit: &Limit, now: &Now) {
 
 fn fault(limit: &'static Limit) -> Fault {
     let words = match limit.test {
+        Test::Above(_) if is_flag(limit) => "set",
         Test::Above(_) => "4 % above its limit",
         Test::Below(_) => "4 % below its limit",
         Test::Grew(_) => "one more",
@@ -61,9 +67,9 @@ fn fault(limit: &'static Limit) -> Fault {
         Test::Flaps => "down for a minute of each two",
     };
     let fault = format!("{}: {words}", limit.what);
-    Fault::few(limit.kind, &fault, FEW, move |seed, off| {
+    Fault::few(limit.kind, &fault, FEW, move |seed, server| {
         let kind = limit.read.of();
-        let mut made = Made::new(seed, (1, 1), off);
+        let mut made = Made::new(seed, (1, 1), server);
         if !matches!(kind, ResourceKind::Node | ResourceKind::Gpu) {
             let live = fixture::live("prod", "node-1", kind, "it/0", Origin::Live);
             made.lives.push(live);

@@ -26,8 +26,8 @@ fn of_ranks(
     least: u32,
     does: impl Fn(u32, u32, &Now) -> Does + 'static,
 ) -> Fault {
-    Fault::of(finding, fault, least, move |seed, off| {
-        let mut made = Made::new(seed, NODES, off);
+    Fault::of(finding, fault, least, move |seed, server| {
+        let mut made = Made::new(seed, NODES, server);
         let culprit = made.rank;
         let ranks = |rank: u32, now: &Now| does(rank, culprit, now);
         let happens = Happens {
@@ -82,7 +82,7 @@ fn slower_than_before() -> Fault {
         finding,
         "a run a quarter slower than four before it",
         SEEDS,
-        |seed, off| {
+        |seed, server| {
             let also = |made: &mut Made, now: &Now| {
                 let id = RankId::parse(&format!("{RUN}/0")).expect("an id");
                 let key = RunKey::of(&"prod".into(), &id);
@@ -106,15 +106,16 @@ fn slower_than_before() -> Fault {
                 "its steps take longer than those of the runs before it",
                 At::Any,
             );
-            Made::new(seed, NODES, off).told(says, 60, happens)
+            Made::new(seed, NODES, server).told(says, 60, happens)
         },
     )
+    .injected()
 }
 
 /// Nobody steps any more, in a collective that the culprit did not come to, or with GPUs that rest.
 fn stands(finding: &'static str, fault: &str, is_in_collective: bool) -> Fault {
-    Fault::of(finding, fault, SEEDS, move |seed, off| {
-        let mut made = Made::new(seed, NODES, off);
+    Fault::of(finding, fault, SEEDS, move |seed, server| {
+        let mut made = Made::new(seed, NODES, server);
         let culprit = made.rank;
         let ranks = |rank: u32, now: &Now| match now.seconds >= 0 {
             true => Does {
@@ -144,8 +145,8 @@ fn stands(finding: &'static str, fault: &str, is_in_collective: bool) -> Fault {
 fn by_collectives(late_ms: f64, least: u32) -> Fault {
     let finding = "a rank that the others wait for in collectives";
     let fault = format!("the others wait {late_ms} ms in each of ten collectives a second");
-    Fault::few(finding, &fault, least, move |seed, off| {
-        let mut made = Made::new(seed, NODES, off).ticking(10, 40);
+    Fault::few(finding, &fault, least, move |seed, server| {
+        let mut made = Made::new(seed, NODES, server).ticking(10, 40);
         let culprit = made.rank;
         let says = |rank: u32, live: &mut Live, now: &Now| {
             now.put(live, &training::STEP_WALL, 1_000.0);
@@ -263,7 +264,7 @@ fn numbers(goes: Goes, fault: &str, says: &'static str) -> Fault {
         "numbers of training that go wrong",
         fault,
         SEEDS,
-        move |seed, off| {
+        move |seed, server| {
             let says_of = move |_: u32, live: &mut Live, now: &Now| {
                 learns(live, now, 1, &|_| USUALLY);
                 let wrong_s = now.seconds.max(0) as f64;
@@ -283,7 +284,7 @@ fn numbers(goes: Goes, fault: &str, says: &'static str) -> Fault {
                 says: Some(&says_of),
                 ..NOTHING
             };
-            Made::new(seed, NODES, off).told((says, At::Any), 300, happens)
+            Made::new(seed, NODES, server).told((says, At::Any), 300, happens)
         },
     )
 }
@@ -303,8 +304,8 @@ fn slow_link(left: f64, least: u32) -> Fault {
         "the link of one of eight communicators gives {:.0} %",
         left * 100.0
     );
-    Fault::few(finding, &fault, least, move |seed, off| {
-        let mut made = Made::new(seed, NODES, off);
+    Fault::few(finding, &fault, least, move |seed, server| {
+        let mut made = Made::new(seed, NODES, server);
         let rail = made.rank % 8;
         let says = |rank: u32, live: &mut Live, now: &Now| {
             let is_slow = now.seconds >= 0 && rank % 8 == rail;
@@ -358,7 +359,7 @@ fn ports(now: &Now, live: &mut Live, (host, rdma): (f64, f64), speed: f64) {
 fn slow_port(part: f64, least: u32) -> Fault {
     let finding = "a port that came up slower than its like";
     let fault = format!("a port of 8 machines at {:.0} % of its speed", part * 100.0);
-    Fault::few(finding, &fault, least, move |seed, off| {
+    Fault::few(finding, &fault, least, move |seed, server| {
         let reads = move |live: &mut Live, now: &Now| {
             if live.key.kind == ResourceKind::Node {
                 let speed = if now.is_node(live) { 50e9 * part } else { 50e9 };
@@ -370,14 +371,14 @@ fn slow_port(part: f64, least: u32) -> Fault {
             ..NOTHING
         };
         let says = ("a network device came up slower", At::Node);
-        Made::new(seed, (8, 1), off).told(says, 300, happens)
+        Made::new(seed, (8, 1), server).told(says, 300, happens)
     })
 }
 
 fn wrong_network(bytes: f64, least: u32) -> Fault {
     let finding = "a run on the wrong network";
     let fault = format!("{} GB/s over the hosts' ports, RDMA silent", bytes / 1e9);
-    Fault::few(finding, &fault, least, move |seed, off| {
+    Fault::few(finding, &fault, least, move |seed, server| {
         let reads = move |live: &mut Live, now: &Now| {
             if live.key.kind == ResourceKind::Node {
                 let wrong = (bytes, 0.0);
@@ -393,7 +394,7 @@ fn wrong_network(bytes: f64, least: u32) -> Fault {
             ..NOTHING
         };
         let says = ("its traffic between nodes takes the wrong network", At::Any);
-        Made::new(seed, NODES, off).told(says, 300, happens)
+        Made::new(seed, NODES, server).told(says, 300, happens)
     })
 }
 

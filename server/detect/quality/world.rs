@@ -1,18 +1,21 @@
 //! A made fleet that the detectors look at as they do at a live one: what each resource reads at each tick, with the noise
 //! of real cards, the slow readings once a minute, and the ranks of a run where one trains on it.
 //!
-//! Limits: without a store and without incidents. What a detector says is seen at the tick at which it says it.
+//! Limits: without a store. What a detector says is seen at the tick at which it says it; incidents are kept only where
+//! the server is to start anew.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_analysis::incident::{Place, Signal};
+use gpufleet_analysis::incident::{Book, Incident, Place, Signal};
+use gpufleet_analysis::states::Recent;
 use gpufleet_telemetry::catalog::{Cadence, Metric, by_id, gpu, node};
 use gpufleet_telemetry::identity::{Origin, Part, ResourceKind};
 use gpufleet_telemetry::sample::Reading;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use uuid::Uuid;
 
 use crate::config::Config;
 use crate::detect::runs::tests::{Does, tell};
@@ -30,6 +33,20 @@ use crate::view::fixture::{self, NOW};
 const BEFORE: i64 = 12;
 /// Slow readings come once in so many ticks.
 const SLOW_TICKS: i64 = 6;
+/// An incident opens within so many ticks in which it is told.
+const OPENS_TICKS: usize = 10;
+/// For so long an incident is looked at after the server has started anew, seconds: none goes on for longer without a
+/// signal.
+const GOES_ON_S: i64 = 500;
+
+/// The server that looks at a world.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Server {
+    /// The place of the detector that is left out.
+    pub(super) off: Option<usize>,
+    /// Whether it starts anew once it has told of what is wrong, which counts only if the incident goes on.
+    pub(super) restarts: bool,
+}
 
 /// A moment of a made world.
 #[derive(Clone)]
@@ -165,11 +182,14 @@ pub(super) struct Made {
     before: i64,
     step: u64,
     phase: i64,
+    restarts: bool,
+    book: Book,
+    ids: u128,
 }
 
 impl Made {
-    /// So many nodes with so many GPUs at work for one job; `off` leaves out the detector of this place.
-    pub(super) fn new(seed: u64, (nodes, gpus): (u32, u32), off: Option<usize>) -> Self {
+    /// So many nodes with so many GPUs at work for one job, and who looks at them.
+    pub(super) fn new(seed: u64, (nodes, gpus): (u32, u32), server: Server) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let (node, index) = (random.random_range(0..nodes), random.random_range(0..gpus));
         let config = Config::for_tests();
@@ -179,7 +199,7 @@ impl Made {
             ..InventoryConfig::default()
         };
         let mut detectors = Detectors::new(&config.detect);
-        detectors.off = off;
+        detectors.off = server.off;
         let mut lives = Vec::new();
         for number in 1..=nodes {
             let name = format!("node-{number}");
@@ -214,6 +234,9 @@ impl Made {
             step: 100,
             phase: random.random_range(0..SLOW_TICKS),
             random,
+            restarts: server.restarts,
+            book: Book::default(),
+            ids: 0,
         }
     }
 
@@ -349,8 +372,58 @@ impl Made {
             is_gone: &|_, _| false,
             own: Vec::new(),
         };
-        self.detectors.judge(around, |tick| said = tick.signals);
+        self.detectors.judge(around, |tick| {
+            said.clone_from(&tick.signals);
+            if self.restarts {
+                let ids = &mut self.ids;
+                let mut new_id = || {
+                    *ids += 1;
+                    Uuid::from_u128(*ids)
+                };
+                self.book.tick(tick, &mut new_id);
+            }
+        });
         said
+    }
+
+    /// The open incident of which this is said.
+    fn open(&self, says: &str) -> Option<Uuid> {
+        let is_it = |it: &&Incident| {
+            let mut said = it.evidence.iter().map(|it| &it.what).chain([&it.what]);
+            said.any(|it| it.starts_with(says))
+        };
+        self.book.open_ones().find(is_it).map(|it| it.id)
+    }
+
+    /// The server starts anew: of what it knew it has its open incidents, and of runs their last steps.
+    fn restart(&mut self) {
+        let open: Vec<Incident> = self.book.open_ones().cloned().collect();
+        let now = self.now.at;
+        self.detectors = Detectors::new(&Config::for_tests().detect);
+        self.detectors.resume(&open, now);
+        self.watch = Watch::default();
+        self.watch.resume(&open);
+        self.book = Book::restored(open, now);
+        for live in &mut self.lives {
+            live.recent = Recent::default();
+        }
+    }
+
+    /// Whether the incident of which this is said goes on when the server starts anew.
+    fn goes_on(&mut self, says: &str, happens: Happens<'_>) -> bool {
+        for _ in 0..OPENS_TICKS {
+            if self.open(says).is_none() {
+                self.tick(happens);
+            }
+        }
+        let known = self.open(says);
+        self.restart();
+        let mut ticks = 0..GOES_ON_S / self.now.tick_s;
+        known.is_some()
+            && ticks.all(|_| {
+                self.tick(happens);
+                self.open(says) == known
+            })
     }
 
     /// Whether a place is the one with which something is wrong.
@@ -375,7 +448,8 @@ impl Made {
             let seconds = self.now.seconds;
             let is_it = |it: &Signal| it.what.starts_with(says) && self.is_at(&it.place, at);
             if said.iter().any(is_it) {
-                return (seconds >= 0).then_some(seconds + self.now.tick_s);
+                let told = (seconds >= 0).then_some(seconds + self.now.tick_s);
+                return told.filter(|_| !self.restarts || self.goes_on(says, happens));
             }
             if seconds >= within_s {
                 return None;

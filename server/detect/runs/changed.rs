@@ -62,15 +62,15 @@ pub(super) fn slower(
         known => known,
     };
     let mut readings = vec![
-        seconds("a step", now_ns, Some(change.baseline_ns)),
-        Reading::new("since step", change.since_step as f64, None, Unit::Count),
+        seconds(Slowdown::STEP, now_ns, Some(change.baseline_ns)),
+        Reading::new(Slowdown::SINCE, change.since_step as f64, None, Unit::Count),
     ];
     readings.extend(why.0.into_iter().flat_map(|it| it.readings));
     Signal {
         family: Family::Slower,
         place: at.unwrap_or_else(|| place(run, None)),
         severity: Severity::Warning,
-        what: "its steps take longer than they did".to_owned(),
+        what: Slowdown::WHAT.to_owned(),
         action: action_of_run(cause, &untold),
         cause,
         // It is sure only some twenty steps later, which with long steps is many minutes.

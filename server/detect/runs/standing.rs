@@ -47,6 +47,12 @@ const ASKED_NS: i64 = 240 * NANOS_PER_SECOND;
 /// ship a tick or two later: one that was silent for longer is not why the run stands.
 const STEPPED_WITHIN_NS: i64 = 60 * NANOS_PER_SECOND;
 
+/// What is said of a run that stands, and of one that has made no step: so its words begin.
+pub(in crate::detect) const STANDS: [&str; 2] = [
+    "the run stands still",
+    "the run has not made its first step and stands still",
+];
+
 /// Longest name of a function that is shown.
 const SHOWN_FUNCTION: usize = 24;
 
@@ -368,10 +374,7 @@ fn words(
         };
         format!(" in {what} on communicator {:x}", it.communicator)
     });
-    let stands = match hang.is_first {
-        true => "the run has not made its first step and stands still",
-        false => "the run stands still",
-    };
+    let stands = STANDS[usize::from(hang.is_first)];
     let all = match run.ranks.iter().all(|it| is_heard(it.heard, now)) {
         true => "all its ranks",
         false => "all its ranks that are heard",

@@ -17,6 +17,7 @@ use crate::fleet::{Fleet, Live, LiveValue};
 use crate::runs::{Heard, RunKey, watch::Watch};
 use crate::view::fixture;
 
+mod again;
 mod before;
 mod changed;
 mod first;

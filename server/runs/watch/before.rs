@@ -11,14 +11,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gpufleet_analysis::incident::Evidence;
 use gpufleet_analysis::regression::between::{self, Pace, Verdict};
 use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
+use super::pace::step_told;
 use crate::runs::{KnownRun, Run, RunKey, compare, history};
 use crate::store::{RunFilter, Store, StoreError};
 
 /// Steps after which a run is held against those before it: more than a start and its first checkpoint.
-pub(super) const FIRST_STEPS: u64 = 200;
+pub(crate) const FIRST_STEPS: u64 = 200;
 
 /// And after so many more again: what was slow then may be mended, and steps cost time to read.
 pub(super) const AGAIN_STEPS: u64 = 2_000;
@@ -52,6 +54,24 @@ pub struct SlowerThanBefore {
     pub step_ns: f64,
     /// How long theirs took, the median of their medians.
     pub usual_ns: f64,
+}
+
+impl SlowerThanBefore {
+    /// What is said of such a run.
+    pub const WHAT: &'static str = "its steps take longer than those of the runs before it";
+    /// What the number of those runs is called.
+    pub const RUNS: &'static str = "runs before it";
+
+    /// As it was told before this server watched; none where it was not.
+    pub(super) fn told(evidence: &Evidence) -> Option<Self> {
+        let (step_ns, usual_ns) = step_told(evidence, Self::WHAT)?;
+        let runs = evidence.readings.iter().find(|it| it.name == Self::RUNS)?;
+        Some(Self {
+            runs: runs.value as usize,
+            step_ns,
+            usual_ns,
+        })
+    }
 }
 
 /// Whether it is slower than those before it by this part at least; none where it is not, or nothing can be said.

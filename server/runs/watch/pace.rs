@@ -6,8 +6,9 @@
 use std::collections::VecDeque;
 
 use gpufleet_analysis::cause::before::Spent;
+use gpufleet_analysis::incident::Evidence;
 use gpufleet_analysis::regression::{self, Change, Direction};
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use crate::runs::CompleteStep;
 
@@ -33,6 +34,45 @@ pub struct Slowdown {
     pub since: Option<Spent>,
 }
 
+impl Slowdown {
+    /// What is said of such a run, and what its readings are called.
+    pub const WHAT: &'static str = "its steps take longer than they did";
+    /// How long a step takes, and did.
+    pub const STEP: &'static str = "a step";
+    /// The first that takes longer.
+    pub const SINCE: &'static str = "since step";
+
+    /// As it was told before this server watched; none where it was not.
+    pub(super) fn told(evidence: &Evidence) -> Option<Self> {
+        let (step_ns, usual_ns) = step_told(evidence, Self::WHAT)?;
+        let ratio = step_ns / usual_ns;
+        let since = evidence.readings.iter().find(|it| it.name == Self::SINCE);
+        let since_step = since.map_or(0, |it| it.value as u64);
+        Some(Self {
+            change: Change {
+                direction: Direction::Slower,
+                since_step,
+                at_step: since_step,
+                baseline_ns: usual_ns,
+                ratio,
+                ratio_to_first: ratio,
+            },
+            began_at: evidence.at,
+            before: None,
+            since: None,
+        })
+    }
+}
+
+/// How long a step takes, and is usual, by evidence that says so, nanoseconds.
+pub(super) fn step_told(evidence: &Evidence, what: &str) -> Option<(f64, f64)> {
+    let mut readings = evidence.readings.iter().filter(|_| evidence.what == what);
+    let step = readings.find(|it| it.name == Slowdown::STEP)?;
+    let usual = step.usual.filter(|it| *it > 0.0)?;
+    let nanos = NANOS_PER_SECOND as f64;
+    Some((step.value * nanos, usual * nanos))
+}
+
 /// What is known of the pace of one run.
 #[derive(Default)]
 pub(super) struct Pace {
@@ -56,6 +96,14 @@ struct Recent {
 const _: () = assert!(size_of::<Recent>() <= 32 && size_of::<Spent>() <= 8);
 
 impl Pace {
+    /// Of a run that was told to be slower before this server watched.
+    pub(super) fn resumed(slower: Option<Slowdown>) -> Self {
+        Self {
+            slower,
+            ..Self::default()
+        }
+    }
+
     /// Takes in a step.
     pub(super) fn observe(&mut self, step: &CompleteStep, by: &regression::Thresholds) {
         // Numbers that went back are another time of the run.
@@ -152,7 +200,10 @@ fn is_quiet(step: &CompleteStep) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::cause::{Cause, Reading};
+    use gpufleet_analysis::incident::Place;
     use gpufleet_analysis::straggler::Seat;
+    use gpufleet_telemetry::catalog::Unit;
     use gpufleet_telemetry::steps::StepTimes;
 
     use super::*;
@@ -181,6 +232,34 @@ mod tests {
             readings: vec![of(0, 700, 10), of(1, 800, data_ms)],
             missing: 0,
         }
+    }
+
+    #[test]
+    fn a_run_that_was_told_to_be_slower_is_until_its_steps_are_as_fast_again() {
+        let evidence = |what: &str| Evidence {
+            at: Timestamp::from_seconds(1_790_000_000),
+            place: Place::default(),
+            what: what.to_owned(),
+            cause: Cause::Unknown,
+            readings: vec![
+                Reading::new(Slowdown::STEP, 1.2, Some(1.0), Unit::Seconds),
+                Reading::new(Slowdown::SINCE, 70.0, None, Unit::Count),
+            ],
+        };
+        assert_eq!(Slowdown::told(&evidence("makes the others wait")), None);
+        let told = Slowdown::told(&evidence(Slowdown::WHAT)).expect("it says so");
+        let change = told.change;
+        assert_eq!((change.since_step, change.baseline_ns), (70, 1e9));
+        let mut pace = Pace::resumed(Some(told));
+        let by = regression::Thresholds::default();
+        for number in 5_000..5_200 {
+            pace.observe(&step(number, 20, 380), &by);
+        }
+        assert_eq!(pace.slower(), Some(told), "as long as it was told to be");
+        for number in 5_200..5_300 {
+            pace.observe(&step(number, 20, 180), &by);
+        }
+        assert_eq!(pace.slower(), None);
     }
 
     #[test]
