@@ -203,6 +203,31 @@ pub fn moment_text(millis: i64) -> String {
         .unwrap_or_else(|| millis.to_string())
 }
 
+/// Why two fields are not a time from a date until a date.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoSpan {
+    /// One of them is no moment.
+    #[error("`{0}` is no date")]
+    Moment(String),
+    /// Nothing is in between.
+    #[error("it ends before it begins")]
+    Backwards,
+}
+
+/// Milliseconds of Unix time from when until when a row holds; an empty end is none.
+///
+/// # Errors
+/// When one of the two is no moment, or the end is not after the beginning.
+pub fn span(from: &str, until: &str) -> Result<(i64, Option<i64>), NoSpan> {
+    let at = |text: &str| moment(text).ok_or_else(|| NoSpan::Moment(text.to_owned()));
+    let from_ms = at(from)?;
+    let until_ms = (!until.is_empty()).then(|| at(until)).transpose()?;
+    match until_ms {
+        Some(until_ms) if until_ms <= from_ms => Err(NoSpan::Backwards),
+        until_ms => Ok((from_ms, until_ms)),
+    }
+}
+
 /// Hours since the epoch from the first of a month such as `2026-10` up to the first of the next.
 pub fn month_hours(text: &str) -> Option<std::ops::Range<i64>> {
     let first = |text: &str| Some(moment(&format!("{text}-01"))? / 3_600_000);
@@ -274,6 +299,18 @@ mod tests {
             expected,
         };
         check("a,b\n1,2,3\n", error);
+    }
+
+    #[test]
+    fn a_row_holds_from_a_date_until_a_later_one_or_for_good() {
+        assert_eq!(span("1970-01-01", ""), Ok((0, None)));
+        assert_eq!(span("1970-01-01", "1970-01-02"), Ok((0, Some(86_400_000))));
+        for until in ["1970-01-02", "1970-01-01"] {
+            assert_eq!(span("1970-01-02", until), Err(NoSpan::Backwards), "{until}");
+        }
+        for (from, until) in [("soon", ""), ("1970-01-01", "soon")] {
+            assert_eq!(span(from, until), Err(NoSpan::Moment("soon".to_owned())));
+        }
     }
 
     #[test]

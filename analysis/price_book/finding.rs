@@ -61,6 +61,9 @@ pub enum Problem {
         /// Its end.
         until: String,
     },
+    /// A price of nothing of what is rented.
+    #[error("`{0}` is 0, which only an `own` rate may be: without the row that time has no price")]
+    Free(&'static str),
     /// The machine type is in no table of machine types.
     #[error("machine type `{0}` is not known: add it to the table of machine types")]
     UnknownMachine(String),

@@ -179,10 +179,10 @@ impl Book {
         let eighths = self.known(machine)?;
         not_empty("region", region)?;
         let basis = basis_of(basis)?;
-        let hour = self.price("hour", currency, hour)?;
+        let hour = self.rate_of(basis, "hour", currency, hour)?;
         let mut gpu_hour = match gpu_hour {
             "" => None,
-            _ => Some(self.price("gpu_hour", currency, gpu_hour)?),
+            _ => Some(self.rate_of(basis, "gpu_hour", currency, gpu_hour)?),
         };
         let (from_ms, until_ms) = span(from, until)?;
         let quality = match quality {
@@ -268,7 +268,7 @@ impl Book {
             region: region.to_owned(),
             nodes: whole("nodes", nodes)?,
             basis,
-            hour: self.price("hour", currency, hour)?,
+            hour: self.rate_of(basis, "hour", currency, hour)?,
             from_ms,
             until_ms: until_ms.expect("it is not empty"),
             owner: owner.to_owned(),
@@ -284,7 +284,15 @@ impl Book {
         known.ok_or_else(|| Problem::UnknownMachine(machine.to_owned()))
     }
 
-    fn price(&self, column: &'static str, currency: &str, value: &str) -> Result<i64, Problem> {
+    /// A price an hour. One of nothing is meant only of a machine that is bought: of any other it is a field that
+    /// somebody did not fill in, and time at it would read free.
+    fn rate_of(
+        &self,
+        basis: Basis,
+        column: &'static str,
+        currency: &str,
+        value: &str,
+    ) -> Result<i64, Problem> {
         if currency != self.currency {
             return Err(Problem::Currency {
                 found: currency.to_owned(),
@@ -293,6 +301,7 @@ impl Book {
         }
         match amount(column, value)? {
             price if price < 0 => Err(Problem::Negative(value.to_owned())),
+            0 if basis != Basis::Own => Err(Problem::Free(column)),
             price => Ok(price),
         }
     }

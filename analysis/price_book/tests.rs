@@ -134,6 +134,14 @@ fn rows_that_cannot_be_used_are_named_with_the_reason_and_price_nothing() {
             "the price `-1` is negative",
         ),
         (
+            "box-8g,here,spot,USD,0,,2026-10-01,,list,a",
+            "`hour` is 0, which only an `own` rate may be: without the row that time has no price",
+        ),
+        (
+            "box-8g,here,on_demand,USD,80,0.0,2026-10-01,,list,a",
+            "`gpu_hour` is 0, which only an `own` rate may be: without the row that time has no price",
+        ),
+        (
             "box-8g,here,own,USD,1e3,,2026-10-01,,list,a",
             "`hour` is `1e3`: is not a decimal number",
         ),
@@ -171,6 +179,14 @@ fn rows_that_cannot_be_used_are_named_with_the_reason_and_price_nothing() {
             [(1, Err("box-8g in here, own has no rate".to_owned()))]
         );
     }
+    let bought = book("box-8g,here,own,USD,0,,2026-10-01,,list,a\n", "");
+    assert_eq!(findings(&bought), [""; 0]);
+    let free = stretches(&bought, &ask(Basis::Own, "2026-10-02", "2026-10-03"));
+    assert_eq!(
+        free,
+        [(1, Ok(0))],
+        "a machine that is bought may cost nothing"
+    );
     let unknown = Ask {
         machine_type: "car",
         ..ask(Basis::Own, "2026-10-02", "2026-10-03")
@@ -289,6 +305,7 @@ fn a_commitment_must_end_and_be_of_a_commitments_basis() {
         "c1,box-8g,here,2,commitment_3y,USD,38.86,2026-01-01,,\n",
         "c1,box-8g,here,2,spot,USD,38.86,2026-01-01,2029-01-01,\n",
         "c1,box-8g,here,2.5,commitment_3y,USD,38.86,2026-01-01,2029-01-01,\n",
+        "c1,box-8g,here,2,commitment_3y,USD,0,2026-01-01,2029-01-01,\n",
     ] {
         let bad = read(row);
         assert_eq!(
@@ -492,6 +509,8 @@ fn a_part_with_two_prices_or_in_another_currency_or_unit_gives_no_rate() {
     );
     let euros = t4("A", "h").replace("USD", "EUR");
     check(&[euros], &format!("{left}its currency is `EUR`, not `USD`"));
+    let none = t4("A", "h").replace(r#","units":"1","nanos":0"#, "");
+    check(&[none], &format!("{left}its price is 0.0, which is none"));
     assert!(import(&["{}"], &Book::shipped()).is_err());
 }
 

@@ -144,11 +144,8 @@ struct Span {
 
 impl Span {
     fn read(from: &str, until: &str) -> Result<Self, String> {
-        let moment = |text: &str| table::moment(text).ok_or(format!("`{text}` is no date"));
-        Ok(Self {
-            from_ms: moment(from)?,
-            until_ms: (!until.is_empty()).then(|| moment(until)).transpose()?,
-        })
+        let (from_ms, until_ms) = table::span(from, until).map_err(|why| why.to_string())?;
+        Ok(Self { from_ms, until_ms })
     }
 
     fn holds_at(self, at_ms: i64) -> bool {
@@ -252,7 +249,8 @@ mod tests {
         let text = "from,until,team,amount,currency\n\
             2026-01-01,2026-11-01,science,100,USD\n\
             2026-11-01,,science,250.5,USD\n\
-            2026-01-01,,robots,7,EUR\nsoon,,a,1,USD\n2026-01-01,,,1,USD\n2026-01-01,,a,-1,USD\n";
+            2026-01-01,,robots,7,EUR\nsoon,,a,1,USD\n2026-01-01,,,1,USD\n2026-01-01,,a,-1,USD\n\
+            2026-02-01,2026-01-01,a,1,USD\n";
         let (found, findings) = budgets(text, "USD");
         let at = |month| budgets_at(&found, None, table::moment(month).expect("a date"));
         assert_eq!(at("2026-10-01")["science"], 100_000_000_000);
@@ -263,6 +261,7 @@ mod tests {
             "line 5: `soon` is no date",
             "line 6: `team` is empty",
             "line 7: a budget is not below 0",
+            "line 8: it ends before it begins",
         ];
         assert_eq!(findings, expected);
     }
