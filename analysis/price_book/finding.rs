@@ -91,6 +91,14 @@ pub enum Problem {
     /// Another rate of the series holds at the same time: that time reads unpriced.
     #[error("it holds at the same time as {0}: that time has no price")]
     Overlap(Place),
+    /// A commitment of this name is there already for some of the time.
+    #[error("commitment `{id}` is there already at that time, in {first}: it counts once")]
+    CommittedTwice {
+        /// Its name.
+        id: String,
+        /// The row that counts.
+        first: Place,
+    },
     /// The next rate of the series begins later than this one ends: what is between reads unpriced.
     #[error("there is no rate from {from} until {until}")]
     Gap {

@@ -262,7 +262,7 @@ impl Book {
             return Err(field("basis", name, "commitment_1y or commitment_3y"));
         }
         let (from_ms, until_ms) = span(from, until)?;
-        self.commitments.push(Commitment {
+        let commitment = Commitment {
             id: id.to_owned(),
             machine_type: machine.to_owned(),
             region: region.to_owned(),
@@ -273,7 +273,13 @@ impl Book {
             until_ms: until_ms.expect("it is not empty"),
             owner: owner.to_owned(),
             place: place.clone(),
-        });
+        };
+        let first = self.commitments.iter().find(|it| it.is_same(&commitment));
+        if let Some(first) = first {
+            let (id, first) = (commitment.id, first.place.clone());
+            return Err(Problem::CommittedTwice { id, first });
+        }
+        self.commitments.push(commitment);
         Ok(())
     }
 
@@ -357,6 +363,13 @@ impl Book {
             }
         }
         found.into_iter().for_each(|(at, it)| self.find(at, it));
+    }
+}
+
+impl Commitment {
+    /// Whether another row is of the same commitment at the same time, so that both together would count twice.
+    fn is_same(&self, other: &Self) -> bool {
+        self.id == other.id && self.from_ms < other.until_ms && other.from_ms < self.until_ms
     }
 }
 

@@ -317,6 +317,34 @@ fn a_commitment_must_end_and_be_of_a_commitments_basis() {
 }
 
 #[test]
+fn a_commitment_that_stands_in_two_tables_counts_once_and_one_that_is_renewed_counts_on() {
+    let header = "id,machine_type,region,nodes,basis,currency,hour,from,until,owner\n";
+    let row = |id: &str, from: &str, until: &str| {
+        format!("{header}{id},box-8g,here,2,commitment_1y,USD,50,{from},{until},\n")
+    };
+    let table = |name: &str, text: &str| Text::new(name, text);
+    let tables = Tables {
+        machines: vec![Text::new("machines", MACHINES)],
+        commitments: vec![
+            table("file", &row("c1", "2026-01-01", "2027-01-01")),
+            table("import", &row("c1", "2026-12-31", "2027-12-31")),
+            table("renewed", &row("c1", "2027-01-01", "2028-01-01")),
+            table("other", &row("c2", "2026-01-01", "2027-01-01")),
+        ],
+        ..Tables::default()
+    };
+    let book = Book::load("USD", &tables);
+    assert_eq!(
+        findings(&book),
+        [
+            "import line 2: commitment `c1` is there already at that time, in file line 2: it counts once"
+        ]
+    );
+    let kept = book.commitments().iter().map(|it| it.place.table.as_str());
+    assert_eq!(kept.collect::<Vec<_>>(), ["file", "renewed", "other"]);
+}
+
+#[test]
 fn the_shipped_prices_have_no_finding_and_say_what_the_sources_said() {
     let book = Book::shipped();
     assert_eq!(findings(&book), [""; 0]);

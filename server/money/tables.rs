@@ -11,7 +11,7 @@ mod standby;
 
 mod targets;
 
-pub use quotas::{Quota, quotas, quotas_at};
+pub use quotas::{Quota, overlapping_quotas, quotas, quotas_at};
 pub use standby::{Standby, standby};
 pub use targets::{Targets, targets};
 
@@ -153,6 +153,35 @@ impl Span {
     }
 }
 
+/// Whose a row is by what it names, each with what that is; where it names nothing everybody's.
+fn whose(all: &[(&str, &str)]) -> String {
+    let named = all.iter().filter(|it| !it.1.is_empty());
+    let named: Vec<String> = named.map(|it| format!("{} `{}`", it.0, it.1)).collect();
+    match named.is_empty() {
+        true => "everybody".to_owned(),
+        false => named.join(", "),
+    }
+}
+
+/// That rows for the same overlap in time, one sentence for each of these; `rows` say whose they are.
+fn overlaps(kind: &str, rows: impl Iterator<Item = (String, Span)>) -> Vec<String> {
+    let mut all: BTreeMap<String, Vec<Span>> = BTreeMap::new();
+    for (whose, span) in rows {
+        all.entry(whose).or_default().push(span);
+    }
+    let overlap = |(whose, mut spans): (String, Vec<Span>)| {
+        spans.sort_by_key(|it| it.from_ms);
+        let ends_later = |it: Span, than: i64| it.until_ms.is_none_or(|until| than < until);
+        let mut pairs = spans.windows(2);
+        let second = pairs.find(|it| ends_later(it[0], it[1].from_ms))?[1];
+        let from = table::moment_text(second.from_ms);
+        Some(format!(
+            "{kind}: rows for {whose} overlap from {from}: the first of them counts"
+        ))
+    };
+    all.into_iter().filter_map(overlap).collect()
+}
+
 /// A team's budget in a stretch of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
@@ -227,6 +256,12 @@ pub fn budgets_at(
     found
 }
 
+/// That budgets of a team in the same clusters overlap in time, one sentence for each.
+pub fn overlapping_budgets(budgets: &[Budget]) -> Vec<String> {
+    let of = |it: &Budget| whose(&[("cluster", it.cluster.as_str()), ("team", it.team.as_str())]);
+    overlaps("budgets", budgets.iter().map(|it| (of(it), it.span)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,5 +312,23 @@ mod tests {
         assert_eq!(of(Some("prod"))["science"], 100_000_000_000);
         assert_eq!(of(None)["science"], 150_000_000_000);
         assert!(of(Some("other")).is_empty());
+        assert_eq!(overlapping_budgets(&found), [""; 0]);
+    }
+
+    #[test]
+    fn budgets_of_a_team_that_overlap_are_told_and_the_first_counts() {
+        let text = "from,until,team,amount,currency\n\
+            2026-01-01,,science,100,USD\n2026-09-15,2026-12-01,science,150,USD\n\
+            2026-01-01,2026-06-01,ads,5,USD\n2026-06-01,,ads,6,USD\n";
+        let (found, findings) = budgets(text, "USD");
+        assert_eq!(findings, [""; 0]);
+        assert_eq!(
+            overlapping_budgets(&found),
+            [
+                "budgets: rows for team `science` overlap from 2026-09-15T00:00:00Z: the first of them counts"
+            ]
+        );
+        let month = table::moment("2026-10-01").expect("a date");
+        assert_eq!(budgets_at(&found, None, month)["science"], 100_000_000_000);
     }
 }

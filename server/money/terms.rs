@@ -205,6 +205,8 @@ impl Terms {
             standby.extend(read);
             findings.extend(wrong.into_iter().map(|it| format!("{} {it}", table.name)));
         }
+        findings.extend(tables::overlapping_budgets(&budgets));
+        findings.extend(tables::overlapping_quotas(&quotas));
         let targets = Targets::new(&owners, targets);
         findings.extend(targets.overlaps());
         let findings = some(findings);
