@@ -70,7 +70,7 @@ pub enum Problem {
     /// The machine type is there already, and is another one.
     #[error("machine type `{0}` is there already and has other GPUs, cores or memory")]
     MachineTwice(String),
-    /// Spot that is not cheaper; the rate reads unpriced.
+    /// Spot that is not cheaper; as long as both hold that time reads unpriced.
     #[error("Spot {spot} is not below the on-demand {on_demand} of {other}")]
     SpotNotBelow {
         /// The Spot price.

@@ -101,6 +101,7 @@ impl Book {
         book.rows(&tables.commitments, &COMMITMENTS, Self::add_commitment);
         for rates in book.rates.values_mut() {
             rates.sort_by(|a, b| (a.from_ms, &a.place).cmp(&(b.from_ms, &b.place)));
+            close(rates);
         }
         book.check_series();
         book.check_spot();
@@ -206,7 +207,7 @@ impl Book {
             quality,
             source: source.to_owned(),
             place: place.clone(),
-            is_refused: false,
+            end_ms: i64::MAX,
         });
         Ok(())
     }
@@ -335,25 +336,16 @@ impl Book {
         found.into_iter().for_each(|(at, it)| self.find(at, it));
     }
 
-    /// Refuses Spot that is not below the on-demand price of a time that both hold.
+    /// Names Spot that is not below the on-demand price of a time that both hold.
     fn check_spot(&mut self) {
         let mut found = Vec::new();
-        let on_demand = self.rates.iter().filter(|it| it.0.2 == Basis::OnDemand);
-        let on_demand: Vec<_> = on_demand
-            .map(|(key, it)| (key.clone(), it.clone()))
-            .collect();
-        for ((machine, region, _), listed) in on_demand {
-            let Some(spot) = self.rates.get_mut(&(machine, region, Basis::Spot)) else {
-                continue;
-            };
-            let all = spot.clone();
-            for rate in spot.iter_mut() {
-                let above = listed.iter().find(|it| {
-                    rate.hour >= it.hour
-                        && rate.from_ms.max(it.from_ms) < end(rate, &all).min(end(it, &listed))
-                });
-                let Some(other) = above else { continue };
-                rate.is_refused = true;
+        let spot = self.rates.iter().filter(|it| it.0.2 == Basis::Spot);
+        for ((machine, region, _), rates) in spot {
+            let listed = self.series(machine, region, Basis::OnDemand);
+            let pairs = rates
+                .iter()
+                .flat_map(|it| listed.iter().map(move |on| (it, on)));
+            for (rate, other) in pairs.filter(|(rate, other)| rate.is_not_below(other)) {
                 let problem = Problem::SpotNotBelow {
                     spot: money::decimal(i128::from(rate.hour)),
                     on_demand: money::decimal(i128::from(other.hour)),
@@ -366,6 +358,19 @@ impl Book {
     }
 }
 
+impl Rate {
+    /// Whether it holds at a moment.
+    pub(super) const fn holds(&self, at_ms: i64) -> bool {
+        self.from_ms <= at_ms && at_ms < self.end_ms
+    }
+
+    /// Whether it is not below another at some time.
+    fn is_not_below(&self, other: &Self) -> bool {
+        let both = self.from_ms.max(other.from_ms)..self.end_ms.min(other.end_ms);
+        self.hour >= other.hour && !both.is_empty()
+    }
+}
+
 impl Commitment {
     /// Whether another row is of the same commitment at the same time, so that both together would count twice.
     fn is_same(&self, other: &Self) -> bool {
@@ -373,16 +378,15 @@ impl Commitment {
     }
 }
 
-/// Whether a rate of a series holds at a moment.
-pub(super) fn holds(rate: &Rate, series: &[Rate], at_ms: i64) -> bool {
-    rate.from_ms <= at_ms && at_ms < end(rate, series)
-}
-
-/// Until when a rate holds: its own end, else the beginning of the next.
-fn end(rate: &Rate, series: &[Rate]) -> i64 {
-    let later = series.iter().map(|it| it.from_ms);
-    let next = later.filter(|it| *it > rate.from_ms).min();
-    rate.until_ms.or(next).unwrap_or(i64::MAX)
+/// Says of each rate of a series, in the order of time, until when it holds.
+fn close(rates: &mut [Rate]) {
+    let (mut begins, mut next) = (i64::MAX, i64::MAX);
+    for rate in rates.iter_mut().rev() {
+        if rate.from_ms < begins {
+            (begins, next) = (rate.from_ms, begins);
+        }
+        rate.end_ms = rate.until_ms.unwrap_or(next);
+    }
 }
 
 /// The fields of a row by the number of columns it was read with.

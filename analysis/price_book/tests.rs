@@ -119,6 +119,39 @@ fn spot_that_is_not_below_on_demand_is_refused_for_as_long_as_it_holds() {
 }
 
 #[test]
+fn spot_is_refused_from_the_day_on_which_on_demand_gets_cheaper_and_where_that_is_of_every_region()
+{
+    let spot = "box-8g,here,spot,USD,50,,2026-10-01,,list,a\n";
+    for region in ["here", "*"] {
+        let dropped = format!(
+            "box-8g,{region},on_demand,USD,80,,2026-10-01,,list,a\n\
+             box-8g,{region},on_demand,USD,40,,2026-10-05,2026-10-08,list,a\n\
+             box-8g,{region},on_demand,USD,60,,2026-10-08,,list,a\n{spot}"
+        );
+        let book = book(&dropped, "");
+        assert_eq!(
+            findings(&book),
+            ["rates line 5: Spot 50.0 is not below the on-demand 40.0 of rates line 3"]
+        );
+        let why = "box-8g in here, spot at rates line 5 was refused: Spot is not below on-demand";
+        assert_eq!(
+            stretches(&book, &ask(Basis::Spot, "2026-10-01", "2026-10-10")),
+            [
+                (4, Ok(50_000_000_000)),
+                (3, Err(why.to_owned())),
+                (2, Ok(50_000_000_000))
+            ],
+            "{region}"
+        );
+    }
+    // The region's own on-demand goes before that of every region.
+    let own = format!(
+        "box-8g,*,on_demand,USD,40,,2026-10-01,,list,a\nbox-8g,here,on_demand,USD,80,,2026-10-01,,list,a\n{spot}"
+    );
+    assert_eq!(findings(&book(&own, "")), [""; 0]);
+}
+
+#[test]
 fn rows_that_cannot_be_used_are_named_with_the_reason_and_price_nothing() {
     for (row, problem) in [
         (
