@@ -287,6 +287,14 @@ impl Basis {
     }
 }
 
+impl Machine {
+    /// How many GPUs a node of it shows, and is counted with wherever GPU time is told: a part of one is one. 0 of a
+    /// host without any.
+    pub const fn gpus(&self) -> u32 {
+        self.gpu_eighths.div_ceil(8)
+    }
+}
+
 impl Book {
     /// The shipped prices.
     pub fn shipped() -> Self {
@@ -352,11 +360,11 @@ impl Book {
     /// When there is no price.
     pub fn gpu_second(&self, ask: &Ask<'_>) -> Result<i64, Unpriced> {
         let quote = self.at(ask, ask.from_ms)?;
-        let own = self
-            .machine(ask.machine_type)
-            .map_or(0, |it| it.gpu_eighths);
-        let eighths = if own > 0 { own } else { ask.gpus.max(1) * 8 };
-        let second = money::ratio(quote.hour.into(), 8, i128::from(eighths) * 3_600);
+        let gpus = match self.machine(ask.machine_type).map_or(0, Machine::gpus) {
+            0 => ask.gpus.max(1),
+            own => own,
+        };
+        let second = money::ratio(quote.hour.into(), 1, i128::from(gpus) * 3_600);
         let second = second.and_then(|it| i64::try_from(it).ok());
         second.ok_or_else(|| Unpriced::TooLarge(ask.machine_type.to_owned()))
     }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use super::spot::Bought;
 use super::{Asked, MILLIS_PER_DAY, Node, NodePeriod, Tariff};
 use crate::money::{apportion, ratio};
-use crate::price_book::{Ask, Basis, Commitment, Stretch};
+use crate::price_book::{Ask, Basis, Commitment, Machine, Stretch};
 
 /// Milliseconds of an hour: rates are an hour's.
 const HOUR_MS: i128 = 3_600_000;
@@ -145,10 +145,7 @@ fn gaps(asked: &Asked<'_>, grid: &BTreeMap<(i64, i64), Vec<usize>>) -> Vec<(i64,
 }
 
 fn unused(asked: &Asked<'_>, commitment: &Commitment, from_ms: i64, node_millis: i64) -> Unused {
-    let eighths = asked
-        .book
-        .machine(&commitment.machine_type)
-        .map_or(0, |it| it.gpu_eighths);
+    let machine = asked.book.machine(&commitment.machine_type);
     Unused {
         tariff: Tariff::Unused {
             id: commitment.id.clone(),
@@ -159,7 +156,7 @@ fn unused(asked: &Asked<'_>, commitment: &Commitment, from_ms: i64, node_millis:
         owner: commitment.owner.clone(),
         from_ms,
         node_millis,
-        gpu_millis: node_millis * i64::from(eighths) / 8,
+        gpu_millis: node_millis * i64::from(machine.map_or(0, Machine::gpus)),
         cost: cost(i128::from(commitment.hour) * i128::from(node_millis)),
     }
 }

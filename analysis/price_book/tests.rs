@@ -295,6 +295,30 @@ fn a_gpu_second_is_the_nodes_hour_over_its_gpus_and_has_no_price_where_the_node_
 }
 
 #[test]
+fn a_part_of_a_gpu_is_counted_as_one_and_costs_what_its_node_does() {
+    let tables = Tables {
+        machines: vec![Text::new(
+            "machines",
+            "machine_type,gpu_model,gpu_count,vcpus,memory_gib\nslice-1,rtx,0.125,6,22\nbox-8g,rtx,8,,\n",
+        )],
+        rates: vec![Text::new(
+            "rates",
+            &format!("{HEADER}slice-1,here,on_demand,USD,3.6,,2026-10-01,,list,a\n"),
+        )],
+        ..Tables::default()
+    };
+    let book = Book::load("USD", &tables);
+    let gpus = |name: &str| book.machine(name).map(Machine::gpus);
+    assert_eq!((gpus("slice-1"), gpus("box-8g")), (Some(1), Some(8)));
+    let ask = Ask {
+        machine_type: "slice-1",
+        gpus: 1,
+        ..ask(Basis::OnDemand, "2026-10-01", "2026-10-02")
+    };
+    assert_eq!(book.gpu_second(&ask), Ok(1_000_000), "3.6 an hour");
+}
+
+#[test]
 fn a_discount_is_taken_off_the_list_rate_once_and_two_are_no_price() {
     let rates = "box-8g,here,own,USD,80.000000001,8,2026-10-01,,list,a\n";
     let one = book(rates, "*,*,,12.5,2026-10-01,2026-10-03\n");

@@ -234,9 +234,9 @@ impl Terms {
             _ => Basis::OnDemand,
         };
         let known = self.book.machine(machine.machine_type);
-        let gpus = match known.map_or(0, |it| it.gpu_eighths) {
+        let gpus = match known.map_or(0, |it| it.gpus()) {
             0 => machine.gpus,
-            eighths => (eighths / 8).max(1),
+            own => own,
         };
         let own = (machine.machine_type.to_owned(), basis, gpus);
         let ask = ask(machine, &own, from_ms, until_ms);
