@@ -613,7 +613,7 @@ fn an_export_is_summed_by_what_was_billed_and_says_what_it_left_out() {
             gce,
             "A3 Instance Ram running in Americas",
             "\"0.000000001\"",
-            r#","credits":[{"amount":-1.5},{"amount":-0.5}]"#,
+            r#","credits":[{"amount":-1.5,"type":"PROMOTION"},{"amount":-0.5,"type":null}]"#,
         ),
         row(gce, "Commitment v1: A3 Cpu in Americas for 1 Year", "3", ""),
         row(gce, "N2 Instance Core running in Americas", "4", ""),
@@ -655,6 +655,63 @@ fn an_export_is_summed_by_what_was_billed_and_says_what_it_left_out() {
         Invoice::read(&array, "2026-10", "USD").total(),
         invoice.total()
     );
+}
+
+#[test]
+fn a_discount_is_taken_off_what_its_row_was_for_and_a_promotion_off_the_bill() {
+    let row = |sku: &str, cost: i64, credits: &[(&str, i64)]| {
+        let credits = credits
+            .iter()
+            .map(|(kind, amount)| format!(r#"{{"amount":{amount},"name":"n","type":"{kind}"}}"#));
+        let credits = credits.collect::<Vec<_>>().join(",");
+        format!(
+            r#"{{"service":{{"description":"Compute Engine"}},"sku":{{"description":"{sku}"}},"cost":{cost},"currency":"USD","invoice":{{"month":"202610"}},"credits":[{credits}]}}"#
+        )
+    };
+    let gpu = "Nvidia H100 80GB GPU running in Americas";
+    // An hour of a committed machine as it is exported: usage on demand, taken off again, and the fee of the commitment.
+    let rows = [
+        row(gpu, 80, &[("COMMITTED_USAGE_DISCOUNT", -80)]),
+        row(
+            "Commitment v1: Nvidia H100 80GB GPU in Americas for 3 Years",
+            35,
+            &[],
+        ),
+        row(
+            "A3 Instance Core running in Americas",
+            40,
+            &[
+                ("SUSTAINED_USAGE_DISCOUNT", -4),
+                ("DISCOUNT", -3),
+                ("RESELLER_MARGIN", -2),
+                ("PROMOTION", -10),
+                ("FREE_TIER", -1),
+            ],
+        ),
+        // A commitment to an amount stands beside, and so does what it takes off.
+        row(gpu, 8, &[("COMMITTED_USAGE_DISCOUNT_DOLLAR_BASE", -8)]),
+        row(
+            "Commitment - dollar based v1: GCE for 3 years",
+            6,
+            &[("FEE_UTILIZATION_OFFSET", -1)],
+        ),
+    ];
+    let invoice = Invoice::read(&rows.join("\n"), "2026-10", "USD");
+    let dollars = invoice
+        .costs
+        .iter()
+        .map(|(kind, it)| (*kind, it / 1_000_000_000));
+    assert_eq!(
+        dollars.collect::<Vec<_>>(),
+        [
+            (BilledFor::Gpu, 8),
+            (BilledFor::Machine, 31),
+            (BilledFor::Commitment, 35),
+            (BilledFor::OtherMachine, -3),
+        ]
+    );
+    assert_eq!(invoice.credits, -11_000_000_000);
+    assert_eq!(invoice.total(), 60_000_000_000, "cost and credits");
 }
 
 #[test]
