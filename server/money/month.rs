@@ -242,7 +242,7 @@ fn month(
 }
 
 /// Charges a range node by node, and each of its days by itself: what the lines of all days add up to is what is charged
-/// of the range, to the nano-unit, because nodes are what they are in the range and every period is of one day.
+/// of the range, to the nano-unit, because a node is priced day by day and every period is of one day.
 pub(super) fn charge_with_days(
     days: &Days,
     range: Range<i64>,

@@ -48,7 +48,7 @@ impl Committed {
                 let resource = node(app, cluster, name);
                 let machine =
                     Machine::told(cluster, resource.as_deref(), model.unwrap_or_default(), 1);
-                let (_, basis, _) = terms.machine(&machine, at_ms, at_ms + 1);
+                let (_, basis, _) = terms.machine(&machine, at_ms);
                 Some((
                     machine.machine_type.to_owned(),
                     machine.region.to_owned(),

@@ -212,7 +212,7 @@ fn kind(
     let model = first.attribute(attribute::GPU_MODEL).unwrap_or_default();
     let machine = Machine::told(cluster, resource, model, 1);
     let at_ms = at.millis();
-    let (priced_as, basis, _) = terms.machine(&machine, at_ms, at_ms + 1);
+    let (priced_as, basis, _) = terms.machine(&machine, at_ms);
     let is_rented = !priced_as.is_empty() && priced_as == machine.machine_type;
     if !is_rented || committed.covers(&machine, (first.origin(), basis)) {
         return None;
