@@ -57,7 +57,7 @@ use crate::ledger::{Energy, Reason, State};
 pub use make::chargeback;
 
 use crate::owner::{Holder, Owners, Payer};
-use crate::price_book::{Basis, Book, Quality};
+use crate::price_book::{Basis, Book, Commitment, Quality};
 use crate::states::{Accounted, Held};
 
 /// Milliseconds of a day.
@@ -315,6 +315,8 @@ pub struct Asked<'a> {
     pub periods: &'a [NodePeriod],
     /// Prices.
     pub book: &'a Book,
+    /// What is committed to for these nodes: each covers those of the cluster that it names, else all of them.
+    pub commitments: &'a [Commitment],
     /// Owners.
     pub owners: &'a Owners,
 }

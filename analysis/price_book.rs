@@ -134,6 +134,8 @@ pub struct Commitment {
     pub until_ms: i64,
     /// Which team answers for what is not used; empty: the platform.
     pub owner: String,
+    /// The cluster whose nodes alone it covers; empty: those of all live ones.
+    pub cluster: String,
     /// Its row.
     pub place: Place,
 }

@@ -91,6 +91,24 @@ pub fn read(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, TableError> {
     Ok(rows)
 }
 
+/// Reads the rows of a table as [`read`] does, also of one without the last of these columns, which is then empty.
+///
+/// # Errors
+/// As [`read`] has them.
+pub fn read_without_last(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, TableError> {
+    let Some((last, others)) = columns.split_last() else {
+        return read(text, columns);
+    };
+    match read(text, columns) {
+        Err(TableError::Missing(column)) if column == *last => {
+            let mut rows = read(text, others)?;
+            rows.iter_mut().for_each(|it| it.fields.push(String::new()));
+            Ok(rows)
+        }
+        read => read,
+    }
+}
+
 /// Every record of the text, the header among them; empty lines and comments are left out.
 fn records(text: &str) -> Vec<TableRow> {
     let mut records = Vec::new();
@@ -299,6 +317,17 @@ mod tests {
             expected,
         };
         check("a,b\n1,2,3\n", error);
+    }
+
+    #[test]
+    fn the_last_column_may_be_missing_and_no_other() {
+        let of = |text: &str| -> Result<Vec<String>, TableError> {
+            let rows = read_without_last(text, &["a", "b"])?;
+            Ok(rows.into_iter().map(|it| it.fields.join("/")).collect())
+        };
+        assert_eq!(of("b,a\n1,2\n"), Ok(vec!["2/1".to_owned()]));
+        assert_eq!(of("a\n2\n"), Ok(vec!["2/".to_owned()]));
+        assert_eq!(of("b\n1\n"), Err(TableError::Missing("a".to_owned())));
     }
 
     #[test]

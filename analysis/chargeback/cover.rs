@@ -4,8 +4,8 @@
 //! are paid on demand: in proportion to their time where there are more. What of an hour nobody used is lost: it covers
 //! nothing of the next one, and is paid for all the same. It is a line of its own, also in hours without any node.
 //!
-//! The billed time of nodes that are alike is added up hour by hour; commitments take of that one after the other, in the
-//! order of their tables. What one took in all hours of a period is then divided over the nodes, by what each was billed in
+//! The billed time of nodes that are alike is added up hour by hour; commitments take of that one after the other: first
+//! those that cover the nodes of one cluster alone, then the others, each in the order of their tables. What one took in all hours of a period is then divided over the nodes, by what each was billed in
 //! these hours. So a day comes to what its hours come to, to the millisecond.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -68,7 +68,7 @@ struct Billed {
 impl Coverage {
     pub(super) fn of(asked: &Asked<'_>) -> Self {
         let mut coverage = Self::default();
-        let commitments = asked.book.commitments();
+        let commitments = asked.commitments;
         if commitments.is_empty() {
             return coverage;
         }
@@ -98,8 +98,11 @@ impl Coverage {
                     kind.or_default().add(index, &asked.periods[index]);
                 }
             }
-            for (number, commitment) in commitments.iter().enumerate() {
-                coverage.cover(asked, (number, commitment), time, &mut kinds);
+            let numbered = commitments.iter().enumerate();
+            let (of_all, of_one): (Vec<_>, Vec<_>) =
+                numbered.partition(|it| it.1.cluster.is_empty());
+            for commitment in of_one.into_iter().chain(of_all) {
+                coverage.cover(asked, commitment, time, &mut kinds);
             }
         }
         coverage
@@ -123,7 +126,8 @@ impl Coverage {
             return;
         }
         let is_of = |it: &Alike<'_>| {
-            it.0 == commitment.machine_type.as_str() && it.1 == commitment.region.as_str()
+            let is_of_cluster = commitment.cluster.is_empty() || it.2 == commitment.cluster;
+            is_of_cluster && it.0 == commitment.machine_type && it.1 == commitment.region
         };
         let fit = kinds.iter_mut().filter(|it| is_of(it.0));
         let mut fit: Vec<&mut Kind> = fit.map(|it| it.1).collect();

@@ -127,6 +127,7 @@ pub(crate) fn october_in(
         fleet,
         periods,
         book,
+        commitments: book.commitments(),
         owners: &owners(),
     })
 }

@@ -114,7 +114,7 @@ impl<'a> Prices<'a> {
         billed: i64,
         raws: &BTreeMap<Tariff, Raw>,
     ) -> Slice {
-        let commitment = &self.asked.book.commitments()[number];
+        let commitment = &self.asked.commitments[number];
         let own = cost(i128::from(commitment.hour) * i128::from(millis));
         let list = raws.values().map(|it| it.list).sum::<i128>();
         let list = ratio(list, i128::from(millis), i128::from(billed)).map(cost);

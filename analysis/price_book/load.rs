@@ -3,7 +3,7 @@
 use super::finding::{Finding, Place, Problem};
 use super::{Basis, Book, Commitment, Discount, Machine, Quality, Rate};
 use crate::money::{self, NotMoney};
-use crate::table::{self, TableRow};
+use crate::table::{self, TableError, TableRow};
 
 /// Columns of the table of machine types.
 pub const MACHINES: [&str; 5] = [
@@ -38,7 +38,22 @@ pub const DISCOUNTS: [&str; 6] = [
     "until",
 ];
 
-/// Columns of the table of commitments.
+/// Columns of the table of commitments where each may name the cluster that it is of.
+pub const COMMITMENTS_OF_CLUSTERS: [&str; 11] = [
+    "id",
+    "machine_type",
+    "region",
+    "nodes",
+    "basis",
+    "currency",
+    "hour",
+    "from",
+    "until",
+    "owner",
+    "cluster",
+];
+
+/// The same where all are of all live clusters together.
 pub const COMMITMENTS: [&str; 10] = [
     "id",
     "machine_type",
@@ -95,10 +110,12 @@ impl Book {
             discounts: Vec::new(),
             commitments: Vec::new(),
         };
-        book.rows(&tables.machines, &MACHINES, Self::add_machine);
-        book.rows(&tables.rates, &RATES, Self::add_rate);
-        book.rows(&tables.discounts, &DISCOUNTS, Self::add_discount);
-        book.rows(&tables.commitments, &COMMITMENTS, Self::add_commitment);
+        let exact = |columns: &'static [&'static str]| move |text: &str| table::read(text, columns);
+        let committed = |text: &str| table::read_without_last(text, &COMMITMENTS_OF_CLUSTERS);
+        book.rows(&tables.machines, exact(&MACHINES), Self::add_machine);
+        book.rows(&tables.rates, exact(&RATES), Self::add_rate);
+        book.rows(&tables.discounts, exact(&DISCOUNTS), Self::add_discount);
+        book.rows(&tables.commitments, committed, Self::add_commitment);
         for rates in book.rates.values_mut() {
             rates.sort_by(|a, b| (a.from_ms, &a.place).cmp(&(b.from_ms, &b.place)));
             close(rates);
@@ -111,7 +128,7 @@ impl Book {
     fn rows(
         &mut self,
         texts: &[Text],
-        columns: &[&str],
+        read: impl Fn(&str) -> Result<Vec<TableRow>, TableError>,
         add: fn(&mut Self, &Place, &TableRow) -> Result<(), Problem>,
     ) {
         for text in texts {
@@ -119,7 +136,7 @@ impl Book {
                 table: text.name.clone(),
                 line,
             };
-            let rows = table::read(&text.text, columns).unwrap_or_else(|error| {
+            let rows = read(&text.text).unwrap_or_else(|error| {
                 self.find(at(0), Problem::Table(error));
                 Vec::new()
             });
@@ -252,6 +269,7 @@ impl Book {
             from,
             until,
             owner,
+            cluster,
         ] = fields(row);
         not_empty("id", id)?;
         self.known(machine)?;
@@ -273,6 +291,7 @@ impl Book {
             from_ms,
             until_ms: until_ms.expect("it is not empty"),
             owner: owner.to_owned(),
+            cluster: cluster.to_owned(),
             place: place.clone(),
         };
         let first = self.commitments.iter().find(|it| it.is_same(&commitment));
@@ -372,9 +391,15 @@ impl Rate {
 }
 
 impl Commitment {
-    /// Whether another row is of the same commitment at the same time, so that both together would count twice.
+    /// Whether another row is of the same commitment at the same time, so that both together would count twice. Rows of
+    /// two clusters are the parts that each has of it.
     fn is_same(&self, other: &Self) -> bool {
-        self.id == other.id && self.from_ms < other.until_ms && other.from_ms < self.until_ms
+        let is_of_both =
+            self.cluster == other.cluster || self.cluster.is_empty() || other.cluster.is_empty();
+        self.id == other.id
+            && is_of_both
+            && self.from_ms < other.until_ms
+            && other.from_ms < self.until_ms
     }
 }
 

@@ -399,6 +399,26 @@ fn a_commitment_that_stands_in_two_tables_counts_once_and_one_that_is_renewed_co
     );
     let kept = book.commitments().iter().map(|it| it.place.table.as_str());
     assert_eq!(kept.collect::<Vec<_>>(), ["file", "renewed", "other"]);
+    // Two clusters have a part of it each; one that names no cluster is of both.
+    let of_clusters = |clusters: &[&str]| {
+        let header = header.replace("owner", "owner,cluster");
+        let row = "c1,box-8g,here,2,commitment_1y,USD,50,2026-01-01,2027-01-01,,";
+        let rows = clusters.iter().map(|it| format!("{row}{it}\n"));
+        let text = format!("{header}{}", rows.collect::<String>());
+        let tables = Tables {
+            machines: vec![Text::new("machines", MACHINES)],
+            commitments: vec![Text::new("parts", &text)],
+            ..Tables::default()
+        };
+        let book = Book::load("USD", &tables);
+        let kept = book.commitments().iter().map(|it| it.cluster.clone());
+        (kept.collect::<Vec<_>>(), book.findings.len())
+    };
+    assert_eq!(
+        of_clusters(&["a", "b"]),
+        (vec!["a".to_owned(), "b".to_owned()], 0)
+    );
+    assert_eq!(of_clusters(&["a", "a", ""]), (vec!["a".to_owned()], 2));
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub const BUDGETS: [&str; 5] = ["from", "until", "team", "amount", "currency"];
 
 /// The same where each names the cluster that it is of; one without is of all live clusters together.
 pub const BUDGETS_OF_CLUSTERS: [&str; 6] =
-    ["from", "until", "cluster", "team", "amount", "currency"];
+    ["from", "until", "team", "amount", "currency", "cluster"];
 
 /// What a table is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,11 +72,16 @@ pub enum NoTable {
 }
 
 impl Kind {
-    const ALL: [(Self, &str, &[&str]); 11] = [
+    const ALL: [(Self, &str, &[&str]); 12] = [
         (Self::Machines, "machine types", &load::MACHINES),
         (Self::Rates, "rates", &load::RATES),
         (Self::Discounts, "discounts", &load::DISCOUNTS),
         (Self::Commitments, "commitments", &load::COMMITMENTS),
+        (
+            Self::Commitments,
+            "commitments",
+            &load::COMMITMENTS_OF_CLUSTERS,
+        ),
         (Self::Owners, "owner rules", &owner::COLUMNS),
         (Self::Idle, "idle policies", &idle::COLUMNS),
         (Self::Budgets, "budgets", &BUDGETS),
@@ -194,16 +199,7 @@ pub struct Budget {
 
 /// Reads a table of budgets; what cannot be used is told.
 pub fn budgets(text: &str, currency: &str) -> (Vec<Budget>, Vec<String>) {
-    let of_clusters = table::read(text, &BUDGETS_OF_CLUSTERS);
-    let of_all = |_| {
-        let rows = table::read(text, &BUDGETS);
-        rows.map(|mut rows| {
-            rows.iter_mut()
-                .for_each(|it| it.fields.insert(2, String::new()));
-            rows
-        })
-    };
-    let rows = match of_clusters.or_else(of_all) {
+    let rows = match table::read_without_last(text, &BUDGETS_OF_CLUSTERS) {
         Ok(rows) => rows,
         Err(error) => return (Vec::new(), vec![error.to_string()]),
     };
@@ -218,7 +214,7 @@ pub fn budgets(text: &str, currency: &str) -> (Vec<Budget>, Vec<String>) {
 }
 
 fn budget(fields: &[String], currency: &str) -> Result<Budget, String> {
-    let [from, until, cluster, team, amount, of] = fields else {
+    let [from, until, team, amount, of, cluster] = fields else {
         return Err("it has not as many fields as columns".to_owned());
     };
     if of != currency {
