@@ -7,8 +7,8 @@
 //!    by their part of the GPU; the part of no share is `unallocated` (stranded); time that nobody
 //!    accounted is `unobserved`, or `starting_node` while the node was not ready yet; time beyond what was billed (clocks that disagree) is scaled to it
 //!    and noted. So idle is never negative and nothing is dropped.
-//! 2. `price`: the node's time in slices of one price: covered by a commitment, at the rate of
-//!    its basis, or without a price. Each slice is rounded once, to the nano-unit.
+//! 2. `cover`: which of it commitments cover, hour by hour; `price`: the node's time in slices of one price: covered by a
+//!    commitment, at the rate of its basis, or without a price. Each slice is rounded once, to the nano-unit.
 //! 3. A slice's money is divided over the lines by largest remainder. So the lines of a node add up
 //!    to its price exactly, and all lines to the node-hours' price and the unused commitments.
 //!
@@ -21,6 +21,8 @@
 use std::collections::BTreeMap;
 
 mod make;
+
+mod cover;
 
 mod price;
 
@@ -55,7 +57,7 @@ use crate::ledger::{Energy, Reason, State};
 pub use make::chargeback;
 
 use crate::owner::{Holder, Owners, Payer};
-use crate::price_book::{Basis, Book, Quality};
+use crate::price_book::{Basis, Book, Commitment, Quality};
 use crate::states::{Accounted, Held};
 
 /// Milliseconds of a day.
@@ -313,6 +315,8 @@ pub struct Asked<'a> {
     pub periods: &'a [NodePeriod],
     /// Prices.
     pub book: &'a Book,
+    /// What is committed to for these nodes: each covers those of the cluster that it names, else all of them.
+    pub commitments: &'a [Commitment],
     /// Owners.
     pub owners: &'a Owners,
 }

@@ -246,7 +246,6 @@ fn rule(fields: &[String]) -> Result<Rule, String> {
     let [from, until, kind, key, value, team] = fields else {
         return Err("it has not six fields".to_owned());
     };
-    let moment = |text: &str| table::moment(text).ok_or(format!("`{text}` is no date"));
     let known = Kind::ALL.iter().find(|it| it.1 == kind);
     let (kind, name) = *known.ok_or_else(|| {
         let names = Kind::ALL.map(|it| it.1).join(", ");
@@ -261,9 +260,9 @@ fn rule(fields: &[String]) -> Result<Rule, String> {
     if value.is_empty() || (team.is_empty() && value != "*") {
         return Err("it needs a value and a team, or the value `*`".to_owned());
     }
-    let until_ms = (!until.is_empty()).then(|| moment(until)).transpose()?;
+    let (from_ms, until_ms) = table::span(from, until).map_err(|why| why.to_string())?;
     Ok(Rule {
-        from_ms: moment(from)?,
+        from_ms,
         until_ms,
         kind,
         key: key.clone(),
@@ -331,6 +330,7 @@ mod tests {
     fn rules_that_cannot_be_used_are_named() {
         for (row, why) in [
             ("soon,,user,,*,", "`soon` is no date"),
+            ("2026-02-01,2026-02-01,user,,*,", "it ends before it begins"),
             (
                 "2026-01-01,,shoe,,*,",
                 "the kind `shoe` is none of pod_label, namespace_label, namespace, queue, slurm_account, user",

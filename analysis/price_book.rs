@@ -97,8 +97,8 @@ pub struct Rate {
     pub source: String,
     /// Its row.
     pub place: Place,
-    /// Whether it must not be used.
-    is_refused: bool,
+    /// Until when it holds: its own end, else the beginning of the next, else for good.
+    end_ms: i64,
 }
 
 /// What is agreed to be taken off.
@@ -134,6 +134,8 @@ pub struct Commitment {
     pub until_ms: i64,
     /// Which team answers for what is not used; empty: the platform.
     pub owner: String,
+    /// The cluster whose nodes alone it covers; empty: those of all live ones.
+    pub cluster: String,
     /// Its row.
     pub place: Place,
 }
@@ -287,6 +289,14 @@ impl Basis {
     }
 }
 
+impl Machine {
+    /// How many GPUs a node of it shows, and is counted with wherever GPU time is told: a part of one is one. 0 of a
+    /// host without any.
+    pub const fn gpus(&self) -> u32 {
+        self.gpu_eighths.div_ceil(8)
+    }
+}
+
 impl Book {
     /// The shipped prices.
     pub fn shipped() -> Self {
@@ -319,10 +329,13 @@ impl Book {
         let discounts = self.discounts.iter();
         let edges = discounts.flat_map(|it| [Some(it.from_ms), it.until_ms]);
         cuts.extend(edges.flatten());
+        // Spot has no price from when that on demand is not above it until it is again.
+        let compared = (ask.basis == Basis::Spot).then_some(Basis::OnDemand);
         for machine in [ask.machine_type.to_owned(), ask.added()] {
-            let rates = self.series(&machine, ask.region, ask.basis);
-            let edges = rates.iter().flat_map(|it| [Some(it.from_ms), it.until_ms]);
-            cuts.extend(edges.flatten());
+            for basis in [ask.basis].into_iter().chain(compared) {
+                let rates = self.series(&machine, ask.region, basis);
+                cuts.extend(rates.iter().flat_map(|it| [it.from_ms, it.end_ms]));
+            }
         }
         let inside = cuts.into_iter().filter(|at| ask.is_within(*at));
         let cuts: Vec<i64> = inside.collect();
@@ -349,11 +362,11 @@ impl Book {
     /// When there is no price.
     pub fn gpu_second(&self, ask: &Ask<'_>) -> Result<i64, Unpriced> {
         let quote = self.at(ask, ask.from_ms)?;
-        let own = self
-            .machine(ask.machine_type)
-            .map_or(0, |it| it.gpu_eighths);
-        let eighths = if own > 0 { own } else { ask.gpus.max(1) * 8 };
-        let second = money::ratio(quote.hour.into(), 8, i128::from(eighths) * 3_600);
+        let gpus = match self.machine(ask.machine_type).map_or(0, Machine::gpus) {
+            0 => ask.gpus.max(1),
+            own => own,
+        };
+        let second = money::ratio(quote.hour.into(), 1, i128::from(gpus) * 3_600);
         let second = second.and_then(|it| i64::try_from(it).ok());
         second.ok_or_else(|| Unpriced::TooLarge(ask.machine_type.to_owned()))
     }
@@ -413,9 +426,11 @@ impl Book {
         let series = || series_name(machine_type, ask.region, ask.basis);
         let rates = self.series(machine_type, ask.region, ask.basis);
         let first = rates.first().ok_or_else(|| Unpriced::NoRate(series()))?;
-        let mut holding = rates.iter().filter(|it| load::holds(it, rates, at_ms));
+        let mut holding = rates.iter().filter(|it| it.holds(at_ms));
+        let is_refused =
+            |it: &Rate| ask.basis == Basis::Spot && self.is_too_dear(machine_type, ask, it, at_ms);
         match (holding.next(), holding.next()) {
-            (Some(rate), None) if rate.is_refused => Err(Unpriced::Refused {
+            (Some(rate), None) if is_refused(rate) => Err(Unpriced::Refused {
                 series: series(),
                 place: rate.place.clone(),
             }),
@@ -434,6 +449,13 @@ impl Book {
                 at: crate::table::moment_text(at_ms),
             }),
         }
+    }
+
+    /// Whether Spot is not below what the same costs on demand at a moment.
+    fn is_too_dear(&self, machine_type: &str, ask: &Ask<'_>, spot: &Rate, at_ms: i64) -> bool {
+        let listed = self.series(machine_type, ask.region, Basis::OnDemand);
+        let mut listed = listed.iter().filter(|it| it.holds(at_ms));
+        listed.any(|it| it.hour <= spot.hour)
     }
 
     /// What is taken off at a moment, millionths.

@@ -91,6 +91,24 @@ pub fn read(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, TableError> {
     Ok(rows)
 }
 
+/// Reads the rows of a table as [`read`] does, also of one without the last of these columns, which is then empty.
+///
+/// # Errors
+/// As [`read`] has them.
+pub fn read_without_last(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, TableError> {
+    let Some((last, others)) = columns.split_last() else {
+        return read(text, columns);
+    };
+    match read(text, columns) {
+        Err(TableError::Missing(column)) if column == *last => {
+            let mut rows = read(text, others)?;
+            rows.iter_mut().for_each(|it| it.fields.push(String::new()));
+            Ok(rows)
+        }
+        read => read,
+    }
+}
+
 /// Every record of the text, the header among them; empty lines and comments are left out.
 fn records(text: &str) -> Vec<TableRow> {
     let mut records = Vec::new();
@@ -203,6 +221,31 @@ pub fn moment_text(millis: i64) -> String {
         .unwrap_or_else(|| millis.to_string())
 }
 
+/// Why two fields are not a time from a date until a date.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoSpan {
+    /// One of them is no moment.
+    #[error("`{0}` is no date")]
+    Moment(String),
+    /// Nothing is in between.
+    #[error("it ends before it begins")]
+    Backwards,
+}
+
+/// Milliseconds of Unix time from when until when a row holds; an empty end is none.
+///
+/// # Errors
+/// When one of the two is no moment, or the end is not after the beginning.
+pub fn span(from: &str, until: &str) -> Result<(i64, Option<i64>), NoSpan> {
+    let at = |text: &str| moment(text).ok_or_else(|| NoSpan::Moment(text.to_owned()));
+    let from_ms = at(from)?;
+    let until_ms = (!until.is_empty()).then(|| at(until)).transpose()?;
+    match until_ms {
+        Some(until_ms) if until_ms <= from_ms => Err(NoSpan::Backwards),
+        until_ms => Ok((from_ms, until_ms)),
+    }
+}
+
 /// Hours since the epoch from the first of a month such as `2026-10` up to the first of the next.
 pub fn month_hours(text: &str) -> Option<std::ops::Range<i64>> {
     let first = |text: &str| Some(moment(&format!("{text}-01"))? / 3_600_000);
@@ -274,6 +317,29 @@ mod tests {
             expected,
         };
         check("a,b\n1,2,3\n", error);
+    }
+
+    #[test]
+    fn the_last_column_may_be_missing_and_no_other() {
+        let of = |text: &str| -> Result<Vec<String>, TableError> {
+            let rows = read_without_last(text, &["a", "b"])?;
+            Ok(rows.into_iter().map(|it| it.fields.join("/")).collect())
+        };
+        assert_eq!(of("b,a\n1,2\n"), Ok(vec!["2/1".to_owned()]));
+        assert_eq!(of("a\n2\n"), Ok(vec!["2/".to_owned()]));
+        assert_eq!(of("b\n1\n"), Err(TableError::Missing("a".to_owned())));
+    }
+
+    #[test]
+    fn a_row_holds_from_a_date_until_a_later_one_or_for_good() {
+        assert_eq!(span("1970-01-01", ""), Ok((0, None)));
+        assert_eq!(span("1970-01-01", "1970-01-02"), Ok((0, Some(86_400_000))));
+        for until in ["1970-01-02", "1970-01-01"] {
+            assert_eq!(span("1970-01-02", until), Err(NoSpan::Backwards), "{until}");
+        }
+        for (from, until) in [("soon", ""), ("1970-01-01", "soon")] {
+            assert_eq!(span(from, until), Err(NoSpan::Moment("soon".to_owned())));
+        }
     }
 
     #[test]

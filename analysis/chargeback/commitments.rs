@@ -148,6 +148,22 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_gpu_counts_as_one_gpu_used_or_not() {
+        let rates = format!("{RATES}slice-1,here,on_demand,USD,1,,2026-10-01,,list,a\n");
+        let commitment =
+            "c1,slice-1,here,2,commitment_3y,USD,0.5,2026-10-01,2026-10-01T01:00:00Z,\n";
+        let mut fleet = fleet(1);
+        fleet.nodes[0].machine_type = "slice-1".to_owned();
+        fleet.nodes[0].gpus = 1;
+        let mut period = period(0, 0, &[part(Some(0), State::ActiveUnrated, HOUR)]);
+        period.gpus.truncate(1);
+        let made = october(&fleet, &[period], &book(&rates, commitment));
+        let found = Commitments::of(&made).expect("there is one");
+        assert_eq!(found.covered_gpu_millis, HOUR);
+        assert_eq!(made.headline().unused.gpu_millis, HOUR);
+    }
+
+    #[test]
     fn spot_can_not_be_covered_and_without_a_commitment_there_is_nothing_to_tell() {
         let mut fleet = fleet(2);
         fleet.nodes[1].basis = Basis::Spot;

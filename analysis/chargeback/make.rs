@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::Tariff;
-use super::price::{self, Coverage, Priced};
+use super::cover::{Coverage, Unused};
+use super::price::{self, Priced};
 use super::spot::Place;
 use super::spread;
 use super::{Asked, Chargeback, Day, Detail, Key, MILLIS_PER_DAY, NodePeriod, Sum};
@@ -172,7 +173,7 @@ impl<'a> Maker<'a> {
         payer
     }
 
-    fn unused(&mut self, unused: &price::Unused) {
+    fn unused(&mut self, unused: &Unused) {
         let team = match unused.owner.as_str() {
             "" => PLATFORM,
             team => team,

@@ -1,16 +1,13 @@
 //! A node's time in slices of one price each: what a commitment covers, a rate, or no price.
-//!
-//! A commitment covers, hour by hour, as many nodes of its machine type and region as it has, of
-//! those that are paid on demand: in proportion to their time where there are more. What is left of
-//! it is paid for all the same and is a line of its own, also in hours without any node.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use super::cover::Coverage;
 use super::spot::Bought;
-use super::{Asked, MILLIS_PER_DAY, Node, NodePeriod, Tariff};
-use crate::money::{apportion, ratio};
-use crate::price_book::{Ask, Basis, Commitment, Stretch};
+use super::{Asked, Node, NodePeriod, Tariff};
+use crate::money::ratio;
+use crate::price_book::{Ask, Basis, Stretch};
 
 /// Milliseconds of an hour: rates are an hour's.
 const HOUR_MS: i128 = 3_600_000;
@@ -32,140 +29,8 @@ pub(super) struct Slice {
     pub(super) priced: Option<Priced>,
 }
 
-/// A commitment in a period in which it was not used in full.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Unused {
-    pub(super) tariff: Tariff,
-    pub(super) machine_type: String,
-    pub(super) region: String,
-    pub(super) owner: String,
-    pub(super) from_ms: i64,
-    pub(super) node_millis: i64,
-    pub(super) gpu_millis: i64,
-    pub(super) cost: i128,
-}
-
-/// What commitments cover.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Coverage {
-    /// By period: the commitment and how long.
-    covered: HashMap<usize, Vec<(usize, i64)>>,
-    pub(super) unused: Vec<Unused>,
-}
-
-impl Coverage {
-    pub(super) fn of(asked: &Asked<'_>) -> Self {
-        let mut coverage = Self::default();
-        let commitments = asked.book.commitments();
-        if commitments.is_empty() {
-            return coverage;
-        }
-        // Periods by their time, so that a commitment meets all nodes of it at once.
-        let mut grid: BTreeMap<(i64, i64), Vec<usize>> = BTreeMap::new();
-        for (index, period) in asked.periods.iter().enumerate() {
-            grid.entry((period.from_ms, period.until_ms))
-                .or_default()
-                .push(index);
-        }
-        for gap in gaps(asked, &grid) {
-            grid.insert(gap, Vec::new());
-        }
-        for ((from_ms, until_ms), periods) in &mut grid {
-            // By node, so that the order in which data came decides nothing.
-            periods.sort_by_key(|it| asked.periods[*it].node);
-            let mut left: HashMap<usize, i64> = HashMap::new();
-            for index in periods.iter() {
-                let period = &asked.periods[*index];
-                left.insert(*index, period.billed.iter().map(|it| it.1 - it.0).sum());
-            }
-            for (number, commitment) in commitments.iter().enumerate() {
-                let overlap =
-                    (*until_ms).min(commitment.until_ms) - (*from_ms).max(commitment.from_ms);
-                let room = overlap.max(0) * i64::from(commitment.nodes);
-                if room == 0 {
-                    continue;
-                }
-                let used = coverage.cover(asked, number, periods, room, &mut left);
-                if used < room {
-                    coverage
-                        .unused
-                        .push(unused(asked, commitment, *from_ms, room - used));
-                }
-            }
-        }
-        coverage
-    }
-
-    /// Covers what fits of a period and returns how much.
-    fn cover(
-        &mut self,
-        asked: &Asked<'_>,
-        number: usize,
-        periods: &[usize],
-        room: i64,
-        left: &mut HashMap<usize, i64>,
-    ) -> i64 {
-        let commitment = &asked.book.commitments()[number];
-        let is_fit = |index: &&usize| {
-            let node = &asked.fleet.nodes[asked.periods[**index].node];
-            node.basis == Basis::OnDemand
-                && node.machine_type == commitment.machine_type
-                && node.region == commitment.region
-        };
-        let fit: Vec<usize> = periods.iter().filter(is_fit).copied().collect();
-        let weights: Vec<i64> = fit.iter().map(|it| left[it]).collect();
-        let used = weights.iter().sum::<i64>().min(room);
-        let Some(parts) = apportion(i128::from(used), &weights) else {
-            return 0;
-        };
-        for (index, part) in fit.into_iter().zip(parts) {
-            let part = i64::try_from(part).expect("a part is not more than its weight");
-            *left.entry(index).or_default() -= part;
-            if part > 0 {
-                self.covered.entry(index).or_default().push((number, part));
-            }
-        }
-        used
-    }
-}
-
-/// The time asked for in which no node was billed, in days at most: commitments are paid then too.
-fn gaps(asked: &Asked<'_>, grid: &BTreeMap<(i64, i64), Vec<usize>>) -> Vec<(i64, i64)> {
-    let (mut gaps, mut known_ms) = (Vec::new(), asked.from_ms);
-    let end = (asked.until_ms, asked.until_ms);
-    for (from_ms, until_ms) in grid.keys().chain([&end]) {
-        while known_ms < *from_ms {
-            let tomorrow_ms = (known_ms.div_euclid(MILLIS_PER_DAY) + 1) * MILLIS_PER_DAY;
-            gaps.push((known_ms, tomorrow_ms.min(*from_ms)));
-            known_ms = tomorrow_ms.min(*from_ms);
-        }
-        known_ms = known_ms.max(*until_ms);
-    }
-    gaps
-}
-
-fn unused(asked: &Asked<'_>, commitment: &Commitment, from_ms: i64, node_millis: i64) -> Unused {
-    let eighths = asked
-        .book
-        .machine(&commitment.machine_type)
-        .map_or(0, |it| it.gpu_eighths);
-    Unused {
-        tariff: Tariff::Unused {
-            id: commitment.id.clone(),
-            basis: commitment.basis,
-        },
-        machine_type: commitment.machine_type.clone(),
-        region: commitment.region.clone(),
-        owner: commitment.owner.clone(),
-        from_ms,
-        node_millis,
-        gpu_millis: node_millis * i64::from(eighths) / 8,
-        cost: cost(i128::from(commitment.hour) * i128::from(node_millis)),
-    }
-}
-
 /// Nano-units of nano-units-an-hour × milliseconds, to the nearest.
-fn cost(rate_millis: i128) -> i128 {
+pub(super) fn cost(rate_millis: i128) -> i128 {
     ratio(rate_millis, 1, HOUR_MS).expect("a rate is below 2^63 and a time below 2^62")
 }
 
@@ -208,7 +73,7 @@ impl<'a> Prices<'a> {
         for (from, until) in &period.billed {
             add_interval(&mut raws, &stretches, node.basis, *from, *until);
         }
-        let covered = coverage.covered.get(&index).map_or(&[][..], Vec::as_slice);
+        let covered = coverage.of_period(index);
         let billed: i64 = raws.values().map(|it| it.node_millis).sum();
         let kept = billed - covered.iter().map(|it| it.1).sum::<i64>();
         let mut slices = Vec::new();
@@ -249,7 +114,7 @@ impl<'a> Prices<'a> {
         billed: i64,
         raws: &BTreeMap<Tariff, Raw>,
     ) -> Slice {
-        let commitment = &self.asked.book.commitments()[number];
+        let commitment = &self.asked.commitments[number];
         let own = cost(i128::from(commitment.hour) * i128::from(millis));
         let list = raws.values().map(|it| it.list).sum::<i128>();
         let list = ratio(list, i128::from(millis), i128::from(billed)).map(cost);

@@ -1,7 +1,8 @@
 //! Whether it adds up: the lines against the node-hours' price, and the estimate against an invoice.
 //!
 //! Invoice = estimate (GPU states and unused commitments, with the rest of their nodes) + machines without GPUs, disks,
-//! network, cluster fee and others + tax + credits + residual. The residual is printed; above
+//! network, cluster fee and others + tax + credits + residual. Discounts, those of commitments among them, are in what they
+//! are taken off. The residual is printed; above
 //! [`RESIDUAL_ALERT_MILLIONTHS`] (2 %) it is said that something is wrong.
 
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ pub struct Reconciled {
     pub billed: i128,
     /// What the invoice has besides, by what it is for.
     pub besides: BTreeMap<BilledFor, i128>,
-    /// Credits, 0 or below.
+    /// Credits that are no discount, 0 or below.
     pub credits: i128,
     /// The invoice's total.
     pub total: i128,

@@ -28,6 +28,7 @@ fn made(
         fleet,
         periods: &periods,
         book,
+        commitments: book.commitments(),
         owners: &owners(),
     })
 }

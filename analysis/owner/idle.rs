@@ -124,12 +124,7 @@ fn policy(fields: &[String]) -> Result<IdlePolicy, String> {
     let [from, until, pool, borne_by, team, gpus] = fields else {
         return Err("it has not six fields".to_owned());
     };
-    let moment = |text: &str| table::moment(text).ok_or(format!("`{text}` is no date"));
-    let from_ms = moment(from)?;
-    let until_ms = (!until.is_empty()).then(|| moment(until)).transpose()?;
-    if until_ms.is_some_and(|until| until <= from_ms) {
-        return Err("it ends before it begins".to_owned());
-    }
+    let (from_ms, until_ms) = table::span(from, until).map_err(|why| why.to_string())?;
     if pool.is_empty() {
         return Err("`pool` is empty: `*` is every one".to_owned());
     }

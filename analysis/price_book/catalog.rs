@@ -228,6 +228,11 @@ fn read(sku: &Sku, currency: &str) -> Result<Option<(Part, Basis, Price)>, Strin
         .checked_mul(1_000_000_000)
         .and_then(|it| it.checked_add(price.nanos));
     let hour = hour.ok_or("its price does not fit")?;
+    // The API leaves out what is 0, so a price that tells nothing is one of nothing: no part of a machine has that.
+    if hour <= 0 {
+        let hour = money::decimal(i128::from(hour));
+        return Err(format!("its price is {hour}, which is none"));
+    }
     let from_ms = table::moment(&info.effective_time);
     let from_ms = from_ms.ok_or_else(|| format!("`{}` is no time", info.effective_time))?;
     let sku = sku.sku_id.clone();

@@ -3,9 +3,11 @@
 //! Reads JSON, one row a line as BigQuery extracts it, or one array; standard and detailed exports
 //! alike. What a row was for follows from its service, SKU and cost type, and what of machines belongs to machines with
 //! GPUs from the machine family. N1 machines and local SSD may have GPUs or not: there the machine that the row names
-//! (only the detailed export names one) says it, by whether the bill has a GPU of it. Costs are decimals with more
-//! digits than a nano-unit; each row is rounded once, to the nearest. Rows in another currency or of
-//! another month are left out and noted.
+//! (only the detailed export names one) says it, by whether the bill has a GPU of it. Usage that a commitment covers is
+//! exported at its price on demand with a credit on the same row that takes that off, and the commitment's fee is a row of
+//! its own: so what is a discount by its type is taken off what the row was for, and the rest, such as a promotion, is a
+//! credit. Costs are decimals with more digits than a nano-unit; each amount is rounded once, to the nearest. Rows in
+//! another currency or of another month are left out and noted.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -40,9 +42,9 @@ pub enum BilledFor {
 /// An invoice, as far as the export has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Invoice {
-    /// Nano-units by what they were for, before credits.
+    /// Nano-units by what they were for, after discounts and before credits.
     pub costs: BTreeMap<BilledFor, i128>,
-    /// Nano-units of credits, 0 or below.
+    /// Nano-units of credits that are no discount, 0 or below.
     pub credits: i128,
     /// Rows that were taken.
     pub rows: usize,
@@ -130,6 +132,36 @@ struct InvoiceMonth {
 #[derive(Deserialize)]
 struct Credit {
     amount: Value,
+    /// Rows of before September 2020 have none.
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+}
+
+/// What a credit is taken off, by its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// What its row was for: it is a lower price of that.
+    OffItsRow,
+    /// What the fee of a commitment to an amount is counted with, which stands beside machines with GPUs.
+    OffCommitmentToAnAmount,
+    /// The bill as a whole.
+    OffTheBill,
+}
+
+impl Credit {
+    /// The types are those of the reference of the export, `credits.type`.
+    fn taken(&self) -> Taken {
+        match self.kind.as_deref().unwrap_or_default() {
+            "COMMITTED_USAGE_DISCOUNT"
+            | "SUSTAINED_USAGE_DISCOUNT"
+            | "DISCOUNT"
+            | "FEE_UTILIZATION_OFFSET"
+            | "SUBSCRIPTION_BENEFIT"
+            | "RESELLER_MARGIN" => Taken::OffItsRow,
+            "COMMITTED_USAGE_DISCOUNT_DOLLAR_BASE" => Taken::OffCommitmentToAnAmount,
+            _ => Taken::OffTheBill,
+        }
+    }
 }
 
 impl BilledFor {
@@ -158,6 +190,14 @@ impl BilledFor {
             Self::ClusterFee => "cluster_fee",
             Self::Tax => "tax",
             Self::Other => "other",
+        }
+    }
+
+    /// Where the fee of a commitment to an amount stands that covers this.
+    const fn beside(self) -> Self {
+        match self {
+            Self::Gpu | Self::Machine => Self::OtherMachine,
+            other => other,
         }
     }
 
@@ -308,12 +348,21 @@ impl Invoice {
             return Err(format!("of the invoice of `{}`", row.invoice.month));
         }
         let cost = nanos(&row.cost)?;
-        let credits = row.credits.iter().map(|it| nanos(&it.amount));
-        let credits = credits.sum::<Result<i128, String>>()?;
+        let credits = row.credits.iter();
+        let credits = credits.map(|it| Ok((it.taken(), nanos(&it.amount)?)));
+        let credits = credits.collect::<Result<Vec<(Taken, i128)>, String>>()?;
         let (of, is_unsure) = BilledFor::of(row, bill);
         *self.costs.entry(of).or_default() += cost;
         self.of_no_machine += usize::from(is_unsure);
-        self.credits += credits;
+        for (taken, amount) in credits {
+            match taken {
+                Taken::OffItsRow => *self.costs.entry(of).or_default() += amount,
+                Taken::OffCommitmentToAnAmount => {
+                    *self.costs.entry(of.beside()).or_default() += amount;
+                }
+                Taken::OffTheBill => self.credits += amount,
+            }
+        }
         Ok(())
     }
 

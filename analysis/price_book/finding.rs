@@ -61,13 +61,16 @@ pub enum Problem {
         /// Its end.
         until: String,
     },
+    /// A price of nothing of what is rented.
+    #[error("`{0}` is 0, which only an `own` rate may be: without the row that time has no price")]
+    Free(&'static str),
     /// The machine type is in no table of machine types.
     #[error("machine type `{0}` is not known: add it to the table of machine types")]
     UnknownMachine(String),
     /// The machine type is there already, and is another one.
     #[error("machine type `{0}` is there already and has other GPUs, cores or memory")]
     MachineTwice(String),
-    /// Spot that is not cheaper; the rate reads unpriced.
+    /// Spot that is not cheaper; as long as both hold that time reads unpriced.
     #[error("Spot {spot} is not below the on-demand {on_demand} of {other}")]
     SpotNotBelow {
         /// The Spot price.
@@ -88,6 +91,14 @@ pub enum Problem {
     /// Another rate of the series holds at the same time: that time reads unpriced.
     #[error("it holds at the same time as {0}: that time has no price")]
     Overlap(Place),
+    /// A commitment of this name is there already for some of the time.
+    #[error("commitment `{id}` is there already at that time, in {first}: it counts once")]
+    CommittedTwice {
+        /// Its name.
+        id: String,
+        /// The row that counts.
+        first: Place,
+    },
     /// The next rate of the series begins later than this one ends: what is between reads unpriced.
     #[error("there is no rate from {from} until {until}")]
     Gap {

@@ -3,7 +3,7 @@
 use super::finding::{Finding, Place, Problem};
 use super::{Basis, Book, Commitment, Discount, Machine, Quality, Rate};
 use crate::money::{self, NotMoney};
-use crate::table::{self, TableRow};
+use crate::table::{self, TableError, TableRow};
 
 /// Columns of the table of machine types.
 pub const MACHINES: [&str; 5] = [
@@ -38,7 +38,22 @@ pub const DISCOUNTS: [&str; 6] = [
     "until",
 ];
 
-/// Columns of the table of commitments.
+/// Columns of the table of commitments where each may name the cluster that it is of.
+pub const COMMITMENTS_OF_CLUSTERS: [&str; 11] = [
+    "id",
+    "machine_type",
+    "region",
+    "nodes",
+    "basis",
+    "currency",
+    "hour",
+    "from",
+    "until",
+    "owner",
+    "cluster",
+];
+
+/// The same where all are of all live clusters together.
 pub const COMMITMENTS: [&str; 10] = [
     "id",
     "machine_type",
@@ -95,12 +110,15 @@ impl Book {
             discounts: Vec::new(),
             commitments: Vec::new(),
         };
-        book.rows(&tables.machines, &MACHINES, Self::add_machine);
-        book.rows(&tables.rates, &RATES, Self::add_rate);
-        book.rows(&tables.discounts, &DISCOUNTS, Self::add_discount);
-        book.rows(&tables.commitments, &COMMITMENTS, Self::add_commitment);
+        let exact = |columns: &'static [&'static str]| move |text: &str| table::read(text, columns);
+        let committed = |text: &str| table::read_without_last(text, &COMMITMENTS_OF_CLUSTERS);
+        book.rows(&tables.machines, exact(&MACHINES), Self::add_machine);
+        book.rows(&tables.rates, exact(&RATES), Self::add_rate);
+        book.rows(&tables.discounts, exact(&DISCOUNTS), Self::add_discount);
+        book.rows(&tables.commitments, committed, Self::add_commitment);
         for rates in book.rates.values_mut() {
             rates.sort_by(|a, b| (a.from_ms, &a.place).cmp(&(b.from_ms, &b.place)));
+            close(rates);
         }
         book.check_series();
         book.check_spot();
@@ -110,7 +128,7 @@ impl Book {
     fn rows(
         &mut self,
         texts: &[Text],
-        columns: &[&str],
+        read: impl Fn(&str) -> Result<Vec<TableRow>, TableError>,
         add: fn(&mut Self, &Place, &TableRow) -> Result<(), Problem>,
     ) {
         for text in texts {
@@ -118,7 +136,7 @@ impl Book {
                 table: text.name.clone(),
                 line,
             };
-            let rows = table::read(&text.text, columns).unwrap_or_else(|error| {
+            let rows = read(&text.text).unwrap_or_else(|error| {
                 self.find(at(0), Problem::Table(error));
                 Vec::new()
             });
@@ -179,10 +197,10 @@ impl Book {
         let eighths = self.known(machine)?;
         not_empty("region", region)?;
         let basis = basis_of(basis)?;
-        let hour = self.price("hour", currency, hour)?;
+        let hour = self.rate_of(basis, "hour", currency, hour)?;
         let mut gpu_hour = match gpu_hour {
             "" => None,
-            _ => Some(self.price("gpu_hour", currency, gpu_hour)?),
+            _ => Some(self.rate_of(basis, "gpu_hour", currency, gpu_hour)?),
         };
         let (from_ms, until_ms) = span(from, until)?;
         let quality = match quality {
@@ -206,7 +224,7 @@ impl Book {
             quality,
             source: source.to_owned(),
             place: place.clone(),
-            is_refused: false,
+            end_ms: i64::MAX,
         });
         Ok(())
     }
@@ -251,6 +269,7 @@ impl Book {
             from,
             until,
             owner,
+            cluster,
         ] = fields(row);
         not_empty("id", id)?;
         self.known(machine)?;
@@ -262,18 +281,25 @@ impl Book {
             return Err(field("basis", name, "commitment_1y or commitment_3y"));
         }
         let (from_ms, until_ms) = span(from, until)?;
-        self.commitments.push(Commitment {
+        let commitment = Commitment {
             id: id.to_owned(),
             machine_type: machine.to_owned(),
             region: region.to_owned(),
             nodes: whole("nodes", nodes)?,
             basis,
-            hour: self.price("hour", currency, hour)?,
+            hour: self.rate_of(basis, "hour", currency, hour)?,
             from_ms,
             until_ms: until_ms.expect("it is not empty"),
             owner: owner.to_owned(),
+            cluster: cluster.to_owned(),
             place: place.clone(),
-        });
+        };
+        let first = self.commitments.iter().find(|it| it.is_same(&commitment));
+        if let Some(first) = first {
+            let (id, first) = (commitment.id, first.place.clone());
+            return Err(Problem::CommittedTwice { id, first });
+        }
+        self.commitments.push(commitment);
         Ok(())
     }
 
@@ -284,7 +310,15 @@ impl Book {
         known.ok_or_else(|| Problem::UnknownMachine(machine.to_owned()))
     }
 
-    fn price(&self, column: &'static str, currency: &str, value: &str) -> Result<i64, Problem> {
+    /// A price an hour. One of nothing is meant only of a machine that is bought: of any other it is a field that
+    /// somebody did not fill in, and time at it would read free.
+    fn rate_of(
+        &self,
+        basis: Basis,
+        column: &'static str,
+        currency: &str,
+        value: &str,
+    ) -> Result<i64, Problem> {
         if currency != self.currency {
             return Err(Problem::Currency {
                 found: currency.to_owned(),
@@ -293,6 +327,7 @@ impl Book {
         }
         match amount(column, value)? {
             price if price < 0 => Err(Problem::Negative(value.to_owned())),
+            0 if basis != Basis::Own => Err(Problem::Free(column)),
             price => Ok(price),
         }
     }
@@ -320,25 +355,16 @@ impl Book {
         found.into_iter().for_each(|(at, it)| self.find(at, it));
     }
 
-    /// Refuses Spot that is not below the on-demand price of a time that both hold.
+    /// Names Spot that is not below the on-demand price of a time that both hold.
     fn check_spot(&mut self) {
         let mut found = Vec::new();
-        let on_demand = self.rates.iter().filter(|it| it.0.2 == Basis::OnDemand);
-        let on_demand: Vec<_> = on_demand
-            .map(|(key, it)| (key.clone(), it.clone()))
-            .collect();
-        for ((machine, region, _), listed) in on_demand {
-            let Some(spot) = self.rates.get_mut(&(machine, region, Basis::Spot)) else {
-                continue;
-            };
-            let all = spot.clone();
-            for rate in spot.iter_mut() {
-                let above = listed.iter().find(|it| {
-                    rate.hour >= it.hour
-                        && rate.from_ms.max(it.from_ms) < end(rate, &all).min(end(it, &listed))
-                });
-                let Some(other) = above else { continue };
-                rate.is_refused = true;
+        let spot = self.rates.iter().filter(|it| it.0.2 == Basis::Spot);
+        for ((machine, region, _), rates) in spot {
+            let listed = self.series(machine, region, Basis::OnDemand);
+            let pairs = rates
+                .iter()
+                .flat_map(|it| listed.iter().map(move |on| (it, on)));
+            for (rate, other) in pairs.filter(|(rate, other)| rate.is_not_below(other)) {
                 let problem = Problem::SpotNotBelow {
                     spot: money::decimal(i128::from(rate.hour)),
                     on_demand: money::decimal(i128::from(other.hour)),
@@ -351,16 +377,41 @@ impl Book {
     }
 }
 
-/// Whether a rate of a series holds at a moment.
-pub(super) fn holds(rate: &Rate, series: &[Rate], at_ms: i64) -> bool {
-    rate.from_ms <= at_ms && at_ms < end(rate, series)
+impl Rate {
+    /// Whether it holds at a moment.
+    pub(super) const fn holds(&self, at_ms: i64) -> bool {
+        self.from_ms <= at_ms && at_ms < self.end_ms
+    }
+
+    /// Whether it is not below another at some time.
+    fn is_not_below(&self, other: &Self) -> bool {
+        let both = self.from_ms.max(other.from_ms)..self.end_ms.min(other.end_ms);
+        self.hour >= other.hour && !both.is_empty()
+    }
 }
 
-/// Until when a rate holds: its own end, else the beginning of the next.
-fn end(rate: &Rate, series: &[Rate]) -> i64 {
-    let later = series.iter().map(|it| it.from_ms);
-    let next = later.filter(|it| *it > rate.from_ms).min();
-    rate.until_ms.or(next).unwrap_or(i64::MAX)
+impl Commitment {
+    /// Whether another row is of the same commitment at the same time, so that both together would count twice. Rows of
+    /// two clusters are the parts that each has of it.
+    fn is_same(&self, other: &Self) -> bool {
+        let is_of_both =
+            self.cluster == other.cluster || self.cluster.is_empty() || other.cluster.is_empty();
+        self.id == other.id
+            && is_of_both
+            && self.from_ms < other.until_ms
+            && other.from_ms < self.until_ms
+    }
+}
+
+/// Says of each rate of a series, in the order of time, until when it holds.
+fn close(rates: &mut [Rate]) {
+    let (mut begins, mut next) = (i64::MAX, i64::MAX);
+    for rate in rates.iter_mut().rev() {
+        if rate.from_ms < begins {
+            (begins, next) = (rate.from_ms, begins);
+        }
+        rate.end_ms = rate.until_ms.unwrap_or(next);
+    }
 }
 
 /// The fields of a row by the number of columns it was read with.

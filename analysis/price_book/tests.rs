@@ -119,6 +119,39 @@ fn spot_that_is_not_below_on_demand_is_refused_for_as_long_as_it_holds() {
 }
 
 #[test]
+fn spot_is_refused_from_the_day_on_which_on_demand_gets_cheaper_and_where_that_is_of_every_region()
+{
+    let spot = "box-8g,here,spot,USD,50,,2026-10-01,,list,a\n";
+    for region in ["here", "*"] {
+        let dropped = format!(
+            "box-8g,{region},on_demand,USD,80,,2026-10-01,,list,a\n\
+             box-8g,{region},on_demand,USD,40,,2026-10-05,2026-10-08,list,a\n\
+             box-8g,{region},on_demand,USD,60,,2026-10-08,,list,a\n{spot}"
+        );
+        let book = book(&dropped, "");
+        assert_eq!(
+            findings(&book),
+            ["rates line 5: Spot 50.0 is not below the on-demand 40.0 of rates line 3"]
+        );
+        let why = "box-8g in here, spot at rates line 5 was refused: Spot is not below on-demand";
+        assert_eq!(
+            stretches(&book, &ask(Basis::Spot, "2026-10-01", "2026-10-10")),
+            [
+                (4, Ok(50_000_000_000)),
+                (3, Err(why.to_owned())),
+                (2, Ok(50_000_000_000))
+            ],
+            "{region}"
+        );
+    }
+    // The region's own on-demand goes before that of every region.
+    let own = format!(
+        "box-8g,*,on_demand,USD,40,,2026-10-01,,list,a\nbox-8g,here,on_demand,USD,80,,2026-10-01,,list,a\n{spot}"
+    );
+    assert_eq!(findings(&book(&own, "")), [""; 0]);
+}
+
+#[test]
 fn rows_that_cannot_be_used_are_named_with_the_reason_and_price_nothing() {
     for (row, problem) in [
         (
@@ -132,6 +165,14 @@ fn rows_that_cannot_be_used_are_named_with_the_reason_and_price_nothing() {
         (
             "box-8g,here,own,USD,-1,,2026-10-01,,list,a",
             "the price `-1` is negative",
+        ),
+        (
+            "box-8g,here,spot,USD,0,,2026-10-01,,list,a",
+            "`hour` is 0, which only an `own` rate may be: without the row that time has no price",
+        ),
+        (
+            "box-8g,here,on_demand,USD,80,0.0,2026-10-01,,list,a",
+            "`gpu_hour` is 0, which only an `own` rate may be: without the row that time has no price",
         ),
         (
             "box-8g,here,own,USD,1e3,,2026-10-01,,list,a",
@@ -171,6 +212,14 @@ fn rows_that_cannot_be_used_are_named_with_the_reason_and_price_nothing() {
             [(1, Err("box-8g in here, own has no rate".to_owned()))]
         );
     }
+    let bought = book("box-8g,here,own,USD,0,,2026-10-01,,list,a\n", "");
+    assert_eq!(findings(&bought), [""; 0]);
+    let free = stretches(&bought, &ask(Basis::Own, "2026-10-02", "2026-10-03"));
+    assert_eq!(
+        free,
+        [(1, Ok(0))],
+        "a machine that is bought may cost nothing"
+    );
     let unknown = Ask {
         machine_type: "car",
         ..ask(Basis::Own, "2026-10-02", "2026-10-03")
@@ -246,6 +295,30 @@ fn a_gpu_second_is_the_nodes_hour_over_its_gpus_and_has_no_price_where_the_node_
 }
 
 #[test]
+fn a_part_of_a_gpu_is_counted_as_one_and_costs_what_its_node_does() {
+    let tables = Tables {
+        machines: vec![Text::new(
+            "machines",
+            "machine_type,gpu_model,gpu_count,vcpus,memory_gib\nslice-1,rtx,0.125,6,22\nbox-8g,rtx,8,,\n",
+        )],
+        rates: vec![Text::new(
+            "rates",
+            &format!("{HEADER}slice-1,here,on_demand,USD,3.6,,2026-10-01,,list,a\n"),
+        )],
+        ..Tables::default()
+    };
+    let book = Book::load("USD", &tables);
+    let gpus = |name: &str| book.machine(name).map(Machine::gpus);
+    assert_eq!((gpus("slice-1"), gpus("box-8g")), (Some(1), Some(8)));
+    let ask = Ask {
+        machine_type: "slice-1",
+        gpus: 1,
+        ..ask(Basis::OnDemand, "2026-10-01", "2026-10-02")
+    };
+    assert_eq!(book.gpu_second(&ask), Ok(1_000_000), "3.6 an hour");
+}
+
+#[test]
 fn a_discount_is_taken_off_the_list_rate_once_and_two_are_no_price() {
     let rates = "box-8g,here,own,USD,80.000000001,8,2026-10-01,,list,a\n";
     let one = book(rates, "*,*,,12.5,2026-10-01,2026-10-03\n");
@@ -289,6 +362,7 @@ fn a_commitment_must_end_and_be_of_a_commitments_basis() {
         "c1,box-8g,here,2,commitment_3y,USD,38.86,2026-01-01,,\n",
         "c1,box-8g,here,2,spot,USD,38.86,2026-01-01,2029-01-01,\n",
         "c1,box-8g,here,2.5,commitment_3y,USD,38.86,2026-01-01,2029-01-01,\n",
+        "c1,box-8g,here,2,commitment_3y,USD,0,2026-01-01,2029-01-01,\n",
     ] {
         let bad = read(row);
         assert_eq!(
@@ -297,6 +371,54 @@ fn a_commitment_must_end_and_be_of_a_commitments_basis() {
             "{row}"
         );
     }
+}
+
+#[test]
+fn a_commitment_that_stands_in_two_tables_counts_once_and_one_that_is_renewed_counts_on() {
+    let header = "id,machine_type,region,nodes,basis,currency,hour,from,until,owner\n";
+    let row = |id: &str, from: &str, until: &str| {
+        format!("{header}{id},box-8g,here,2,commitment_1y,USD,50,{from},{until},\n")
+    };
+    let table = |name: &str, text: &str| Text::new(name, text);
+    let tables = Tables {
+        machines: vec![Text::new("machines", MACHINES)],
+        commitments: vec![
+            table("file", &row("c1", "2026-01-01", "2027-01-01")),
+            table("import", &row("c1", "2026-12-31", "2027-12-31")),
+            table("renewed", &row("c1", "2027-01-01", "2028-01-01")),
+            table("other", &row("c2", "2026-01-01", "2027-01-01")),
+        ],
+        ..Tables::default()
+    };
+    let book = Book::load("USD", &tables);
+    assert_eq!(
+        findings(&book),
+        [
+            "import line 2: commitment `c1` is there already at that time, in file line 2: it counts once"
+        ]
+    );
+    let kept = book.commitments().iter().map(|it| it.place.table.as_str());
+    assert_eq!(kept.collect::<Vec<_>>(), ["file", "renewed", "other"]);
+    // Two clusters have a part of it each; one that names no cluster is of both.
+    let of_clusters = |clusters: &[&str]| {
+        let header = header.replace("owner", "owner,cluster");
+        let row = "c1,box-8g,here,2,commitment_1y,USD,50,2026-01-01,2027-01-01,,";
+        let rows = clusters.iter().map(|it| format!("{row}{it}\n"));
+        let text = format!("{header}{}", rows.collect::<String>());
+        let tables = Tables {
+            machines: vec![Text::new("machines", MACHINES)],
+            commitments: vec![Text::new("parts", &text)],
+            ..Tables::default()
+        };
+        let book = Book::load("USD", &tables);
+        let kept = book.commitments().iter().map(|it| it.cluster.clone());
+        (kept.collect::<Vec<_>>(), book.findings.len())
+    };
+    assert_eq!(
+        of_clusters(&["a", "b"]),
+        (vec!["a".to_owned(), "b".to_owned()], 0)
+    );
+    assert_eq!(of_clusters(&["a", "a", ""]), (vec!["a".to_owned()], 2));
 }
 
 #[test]
@@ -492,6 +614,8 @@ fn a_part_with_two_prices_or_in_another_currency_or_unit_gives_no_rate() {
     );
     let euros = t4("A", "h").replace("USD", "EUR");
     check(&[euros], &format!("{left}its currency is `EUR`, not `USD`"));
+    let none = t4("A", "h").replace(r#","units":"1","nanos":0"#, "");
+    check(&[none], &format!("{left}its price is 0.0, which is none"));
     assert!(import(&["{}"], &Book::shipped()).is_err());
 }
 
@@ -509,7 +633,7 @@ fn an_export_is_summed_by_what_was_billed_and_says_what_it_left_out() {
             gce,
             "A3 Instance Ram running in Americas",
             "\"0.000000001\"",
-            r#","credits":[{"amount":-1.5},{"amount":-0.5}]"#,
+            r#","credits":[{"amount":-1.5,"type":"PROMOTION"},{"amount":-0.5,"type":null}]"#,
         ),
         row(gce, "Commitment v1: A3 Cpu in Americas for 1 Year", "3", ""),
         row(gce, "N2 Instance Core running in Americas", "4", ""),
@@ -551,6 +675,63 @@ fn an_export_is_summed_by_what_was_billed_and_says_what_it_left_out() {
         Invoice::read(&array, "2026-10", "USD").total(),
         invoice.total()
     );
+}
+
+#[test]
+fn a_discount_is_taken_off_what_its_row_was_for_and_a_promotion_off_the_bill() {
+    let row = |sku: &str, cost: i64, credits: &[(&str, i64)]| {
+        let credits = credits
+            .iter()
+            .map(|(kind, amount)| format!(r#"{{"amount":{amount},"name":"n","type":"{kind}"}}"#));
+        let credits = credits.collect::<Vec<_>>().join(",");
+        format!(
+            r#"{{"service":{{"description":"Compute Engine"}},"sku":{{"description":"{sku}"}},"cost":{cost},"currency":"USD","invoice":{{"month":"202610"}},"credits":[{credits}]}}"#
+        )
+    };
+    let gpu = "Nvidia H100 80GB GPU running in Americas";
+    // An hour of a committed machine as it is exported: usage on demand, taken off again, and the fee of the commitment.
+    let rows = [
+        row(gpu, 80, &[("COMMITTED_USAGE_DISCOUNT", -80)]),
+        row(
+            "Commitment v1: Nvidia H100 80GB GPU in Americas for 3 Years",
+            35,
+            &[],
+        ),
+        row(
+            "A3 Instance Core running in Americas",
+            40,
+            &[
+                ("SUSTAINED_USAGE_DISCOUNT", -4),
+                ("DISCOUNT", -3),
+                ("RESELLER_MARGIN", -2),
+                ("PROMOTION", -10),
+                ("FREE_TIER", -1),
+            ],
+        ),
+        // A commitment to an amount stands beside, and so does what it takes off.
+        row(gpu, 8, &[("COMMITTED_USAGE_DISCOUNT_DOLLAR_BASE", -8)]),
+        row(
+            "Commitment - dollar based v1: GCE for 3 years",
+            6,
+            &[("FEE_UTILIZATION_OFFSET", -1)],
+        ),
+    ];
+    let invoice = Invoice::read(&rows.join("\n"), "2026-10", "USD");
+    let dollars = invoice
+        .costs
+        .iter()
+        .map(|(kind, it)| (*kind, it / 1_000_000_000));
+    assert_eq!(
+        dollars.collect::<Vec<_>>(),
+        [
+            (BilledFor::Gpu, 8),
+            (BilledFor::Machine, 31),
+            (BilledFor::Commitment, 35),
+            (BilledFor::OtherMachine, -3),
+        ]
+    );
+    assert_eq!(invoice.credits, -11_000_000_000);
+    assert_eq!(invoice.total(), 60_000_000_000, "cost and credits");
 }
 
 #[test]

@@ -18,6 +18,7 @@ use gpufleet_analysis::chargeback::{
 };
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::Holder;
+use gpufleet_analysis::price_book::Commitment;
 use gpufleet_analysis::report;
 use gpufleet_analysis::report::efficiency::{Advised, Demand, RunTime, Serving};
 use gpufleet_telemetry::time::Timestamp;
@@ -25,6 +26,8 @@ use gpufleet_telemetry::time::Timestamp;
 use super::Terms;
 use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay, NodeLife, UnreadDay};
 use crate::store::{MAX_LIVES, MAX_SERVED_DAYS, ServedDays};
+
+mod committed;
 
 mod lives;
 
@@ -60,6 +63,10 @@ pub const MAX_DAYS: i64 = 31;
 /// Days of the ledger and who held GPUs in them.
 #[derive(Debug, Default)]
 pub struct Days {
+    /// The cluster that they are of; none: all live ones together.
+    pub cluster: Option<String>,
+    /// Clusters that are not live, of which days were left out for that.
+    pub not_live: BTreeSet<String>,
     /// The days, those of a resource one after the other.
     pub days: Vec<LedgerDay>,
     /// The holders of these days by their numbers.
@@ -132,6 +139,8 @@ pub(super) fn time_of(days: &Range<i64>) -> Range<Timestamp> {
 struct Gathered {
     fleet: Fleet,
     periods: Vec<NodePeriod>,
+    /// What is committed to for them.
+    commitments: Vec<Commitment>,
     /// What was wrong, one sentence each.
     findings: Vec<String>,
 }
@@ -152,6 +161,7 @@ impl Gathered {
             fleet: &self.fleet,
             periods,
             book: &terms.book,
+            commitments: &self.commitments,
             owners: &terms.owners,
         })
     }
@@ -187,9 +197,13 @@ fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gathered {
             report::hours(millis)
         ));
     }
+    let (commitments, left_out) =
+        committed::of(days, terms.book.commitments(), (from_ms, until_ms));
+    findings.extend(left_out);
     Gathered {
         fleet,
         periods,
+        commitments,
         findings,
     }
 }
@@ -213,6 +227,7 @@ fn month(
         fleet,
         periods,
         mut findings,
+        ..
     } = gathered;
     let serving = serving::serving(days, range, &fleet, &made);
     let untold = days.preempted_untold.as_deref();
@@ -247,7 +262,7 @@ fn month(
 }
 
 /// Charges a range node by node, and each of its days by itself: what the lines of all days add up to is what is charged
-/// of the range, to the nano-unit, because nodes are what they are in the range and every period is of one day.
+/// of the range, to the nano-unit, because a node is priced day by day and every period is of one day.
 pub(super) fn charge_with_days(
     days: &Days,
     range: Range<i64>,

@@ -319,6 +319,9 @@ pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 
 /// What a report of GPUs alone leaves out.
 const ALONE: &str = "each GPU is at its own price here, without its machine: budgets, Spot, commitments and the month before are of whole machines and not in it, and time of which a GPU's own price is not known is unpriced";
 
+/// What of an invoice is never of the same hours as a report.
+const PACIFIC: &str = "the month of an invoice begins and ends at midnight of US Pacific time, that of the report at midnight UTC, 7 or 8 hours before: where more ran at one of the two ends than at the other, a part of the residual is that";
+
 /// The report as a text. Takes seconds of CPU for a month of 10,000 GPUs: not for a thread that serves.
 pub fn render(
     asked: &Asked,
@@ -351,6 +354,7 @@ pub fn render(
         let why = "budgets that name no cluster are of all live clusters together: a report of one cluster shows those that name it";
         findings.push(why.to_owned());
     }
+    findings.extend(invoice.map(|_| PACIFIC.to_owned()));
     findings.extend(
         invoice
             .into_iter()

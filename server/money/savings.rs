@@ -370,7 +370,7 @@ fn asked(
         resource.attribute(attribute::NODE).unwrap_or_default(),
     );
     let machine = Machine::told(cluster, node.as_deref(), model, 1);
-    let (priced_as, basis, _) = terms.machine(&machine, at.millis(), at.millis() + 1);
+    let (priced_as, basis, _) = terms.machine(&machine, at.millis());
     // Of a machine that is bought nothing else is to be had, and of one whose like are all committed to nobody asks.
     let is_committed = committed.covers(&machine, (resource.origin(), basis));
     let is_rented = priced_as == machine.machine_type;

@@ -11,7 +11,7 @@ mod standby;
 
 mod targets;
 
-pub use quotas::{Quota, quotas, quotas_at};
+pub use quotas::{Quota, overlapping_quotas, quotas, quotas_at};
 pub use standby::{Standby, standby};
 pub use targets::{Targets, targets};
 
@@ -28,7 +28,7 @@ pub const BUDGETS: [&str; 5] = ["from", "until", "team", "amount", "currency"];
 
 /// The same where each names the cluster that it is of; one without is of all live clusters together.
 pub const BUDGETS_OF_CLUSTERS: [&str; 6] =
-    ["from", "until", "cluster", "team", "amount", "currency"];
+    ["from", "until", "team", "amount", "currency", "cluster"];
 
 /// What a table is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,11 +72,16 @@ pub enum NoTable {
 }
 
 impl Kind {
-    const ALL: [(Self, &str, &[&str]); 11] = [
+    const ALL: [(Self, &str, &[&str]); 12] = [
         (Self::Machines, "machine types", &load::MACHINES),
         (Self::Rates, "rates", &load::RATES),
         (Self::Discounts, "discounts", &load::DISCOUNTS),
         (Self::Commitments, "commitments", &load::COMMITMENTS),
+        (
+            Self::Commitments,
+            "commitments",
+            &load::COMMITMENTS_OF_CLUSTERS,
+        ),
         (Self::Owners, "owner rules", &owner::COLUMNS),
         (Self::Idle, "idle policies", &idle::COLUMNS),
         (Self::Budgets, "budgets", &BUDGETS),
@@ -144,16 +149,42 @@ struct Span {
 
 impl Span {
     fn read(from: &str, until: &str) -> Result<Self, String> {
-        let moment = |text: &str| table::moment(text).ok_or(format!("`{text}` is no date"));
-        Ok(Self {
-            from_ms: moment(from)?,
-            until_ms: (!until.is_empty()).then(|| moment(until)).transpose()?,
-        })
+        let (from_ms, until_ms) = table::span(from, until).map_err(|why| why.to_string())?;
+        Ok(Self { from_ms, until_ms })
     }
 
     fn holds_at(self, at_ms: i64) -> bool {
         self.from_ms <= at_ms && self.until_ms.is_none_or(|until| at_ms < until)
     }
+}
+
+/// Whose a row is by what it names, each with what that is; where it names nothing everybody's.
+fn whose(all: &[(&str, &str)]) -> String {
+    let named = all.iter().filter(|it| !it.1.is_empty());
+    let named: Vec<String> = named.map(|it| format!("{} `{}`", it.0, it.1)).collect();
+    match named.is_empty() {
+        true => "everybody".to_owned(),
+        false => named.join(", "),
+    }
+}
+
+/// That rows for the same overlap in time, one sentence for each of these; `rows` say whose they are.
+fn overlaps(kind: &str, rows: impl Iterator<Item = (String, Span)>) -> Vec<String> {
+    let mut all: BTreeMap<String, Vec<Span>> = BTreeMap::new();
+    for (whose, span) in rows {
+        all.entry(whose).or_default().push(span);
+    }
+    let overlap = |(whose, mut spans): (String, Vec<Span>)| {
+        spans.sort_by_key(|it| it.from_ms);
+        let ends_later = |it: Span, than: i64| it.until_ms.is_none_or(|until| than < until);
+        let mut pairs = spans.windows(2);
+        let second = pairs.find(|it| ends_later(it[0], it[1].from_ms))?[1];
+        let from = table::moment_text(second.from_ms);
+        Some(format!(
+            "{kind}: rows for {whose} overlap from {from}: the first of them counts"
+        ))
+    };
+    all.into_iter().filter_map(overlap).collect()
 }
 
 /// A team's budget in a stretch of time.
@@ -168,16 +199,7 @@ pub struct Budget {
 
 /// Reads a table of budgets; what cannot be used is told.
 pub fn budgets(text: &str, currency: &str) -> (Vec<Budget>, Vec<String>) {
-    let of_clusters = table::read(text, &BUDGETS_OF_CLUSTERS);
-    let of_all = |_| {
-        let rows = table::read(text, &BUDGETS);
-        rows.map(|mut rows| {
-            rows.iter_mut()
-                .for_each(|it| it.fields.insert(2, String::new()));
-            rows
-        })
-    };
-    let rows = match of_clusters.or_else(of_all) {
+    let rows = match table::read_without_last(text, &BUDGETS_OF_CLUSTERS) {
         Ok(rows) => rows,
         Err(error) => return (Vec::new(), vec![error.to_string()]),
     };
@@ -192,7 +214,7 @@ pub fn budgets(text: &str, currency: &str) -> (Vec<Budget>, Vec<String>) {
 }
 
 fn budget(fields: &[String], currency: &str) -> Result<Budget, String> {
-    let [from, until, cluster, team, amount, of] = fields else {
+    let [from, until, team, amount, of, cluster] = fields else {
         return Err("it has not as many fields as columns".to_owned());
     };
     if of != currency {
@@ -230,6 +252,12 @@ pub fn budgets_at(
     found
 }
 
+/// That budgets of a team in the same clusters overlap in time, one sentence for each.
+pub fn overlapping_budgets(budgets: &[Budget]) -> Vec<String> {
+    let of = |it: &Budget| whose(&[("cluster", it.cluster.as_str()), ("team", it.team.as_str())]);
+    overlaps("budgets", budgets.iter().map(|it| (of(it), it.span)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,7 +280,8 @@ mod tests {
         let text = "from,until,team,amount,currency\n\
             2026-01-01,2026-11-01,science,100,USD\n\
             2026-11-01,,science,250.5,USD\n\
-            2026-01-01,,robots,7,EUR\nsoon,,a,1,USD\n2026-01-01,,,1,USD\n2026-01-01,,a,-1,USD\n";
+            2026-01-01,,robots,7,EUR\nsoon,,a,1,USD\n2026-01-01,,,1,USD\n2026-01-01,,a,-1,USD\n\
+            2026-02-01,2026-01-01,a,1,USD\n";
         let (found, findings) = budgets(text, "USD");
         let at = |month| budgets_at(&found, None, table::moment(month).expect("a date"));
         assert_eq!(at("2026-10-01")["science"], 100_000_000_000);
@@ -263,6 +292,7 @@ mod tests {
             "line 5: `soon` is no date",
             "line 6: `team` is empty",
             "line 7: a budget is not below 0",
+            "line 8: it ends before it begins",
         ];
         assert_eq!(findings, expected);
     }
@@ -278,5 +308,23 @@ mod tests {
         assert_eq!(of(Some("prod"))["science"], 100_000_000_000);
         assert_eq!(of(None)["science"], 150_000_000_000);
         assert!(of(Some("other")).is_empty());
+        assert_eq!(overlapping_budgets(&found), [""; 0]);
+    }
+
+    #[test]
+    fn budgets_of_a_team_that_overlap_are_told_and_the_first_counts() {
+        let text = "from,until,team,amount,currency\n\
+            2026-01-01,,science,100,USD\n2026-09-15,2026-12-01,science,150,USD\n\
+            2026-01-01,2026-06-01,ads,5,USD\n2026-06-01,,ads,6,USD\n";
+        let (found, findings) = budgets(text, "USD");
+        assert_eq!(findings, [""; 0]);
+        assert_eq!(
+            overlapping_budgets(&found),
+            [
+                "budgets: rows for team `science` overlap from 2026-09-15T00:00:00Z: the first of them counts"
+            ]
+        );
+        let month = table::moment("2026-10-01").expect("a date");
+        assert_eq!(budgets_at(&found, None, month)["science"], 100_000_000_000);
     }
 }

@@ -1,7 +1,7 @@
 //! What holds now: the price book, the owner rules, the budgets, and what a node costs by them.
 //!
 //! A node is priced by its machine type, region and provisioning. One that tells no machine type, or one
-//! of which no rate is known, is priced by the configured price of its GPU, if there is one: an own rate,
+//! of which no rate is known at the time, is priced by the configured price of its GPU, if there is one: an own rate,
 //! of each card by itself, so that how many a node has need not be known. A rate of an imported table goes
 //! before shipped ones that begin when it does or later.
 //!
@@ -10,7 +10,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpufleet_analysis::chargeback::Node;
 use gpufleet_analysis::money;
 use gpufleet_analysis::owner::Owners;
 use gpufleet_analysis::price_book::{
@@ -79,6 +78,18 @@ pub struct Machine<'a> {
     pub gpu_model: &'a str,
     /// How many GPUs it was seen with.
     pub gpus: u32,
+}
+
+/// What has a price: a machine type, on what terms, and how many GPUs one has.
+pub type Paid = (String, Basis, u32);
+
+/// As what a node is priced over a time: itself, and where its machine type has no price its card, if that has one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PricedAs {
+    own: Paid,
+    of_card: Option<Paid>,
+    /// When its machine type has a price.
+    priced: Vec<(i64, i64)>,
 }
 
 impl<'a> Machine<'a> {
@@ -205,6 +216,8 @@ impl Terms {
             standby.extend(read);
             findings.extend(wrong.into_iter().map(|it| format!("{} {it}", table.name)));
         }
+        findings.extend(tables::overlapping_budgets(&budgets));
+        findings.extend(tables::overlapping_quotas(&quotas));
         let targets = Targets::new(&owners, targets);
         findings.extend(targets.overlaps());
         let findings = some(findings);
@@ -220,35 +233,36 @@ impl Terms {
         }
     }
 
-    /// How a node is priced in a time: its own machine type, or what stands for it.
-    pub fn machine(
-        &self,
-        machine: &Machine<'_>,
-        from_ms: i64,
-        until_ms: i64,
-    ) -> (String, Basis, u32) {
+    /// As what a node is priced over a time.
+    pub fn priced_as(&self, machine: &Machine<'_>, from_ms: i64, until_ms: i64) -> PricedAs {
         let basis = match machine.provisioning {
             "spot" => Basis::Spot,
             _ => Basis::OnDemand,
         };
         let known = self.book.machine(machine.machine_type);
-        let gpus = match known.map_or(0, |it| it.gpu_eighths) {
+        let gpus = match known.map_or(0, |it| it.gpus()) {
             0 => machine.gpus,
-            eighths => (eighths / 8).max(1),
+            own => own,
         };
         let own = (machine.machine_type.to_owned(), basis, gpus);
-        let ask = ask(machine, &own, from_ms, until_ms);
-        if self.book.quote(&ask).iter().any(|it| it.quote.is_ok()) {
-            return own;
-        }
+        let quoted = self.book.quote(&ask(machine, &own, from_ms, until_ms));
+        let priced = quoted.into_iter().filter(|it| it.quote.is_ok());
         let in_cluster = format!("{}/{}", machine.cluster, machine.gpu_model);
-        for key in [in_cluster.as_str(), machine.gpu_model] {
-            let name = own_name(key);
-            if self.book.machine(&name).is_some() {
-                return (name, Basis::Own, 1);
-            }
+        let of_card = [in_cluster.as_str(), machine.gpu_model].map(own_name);
+        let of_card = of_card
+            .into_iter()
+            .find(|it| self.book.machine(it).is_some());
+        PricedAs {
+            priced: priced.map(|it| (it.from_ms, it.until_ms)).collect(),
+            own,
+            of_card: of_card.map(|name| (name, Basis::Own, 1)),
         }
-        own
+    }
+
+    /// As what it is priced at a moment.
+    pub fn machine(&self, machine: &Machine<'_>, at_ms: i64) -> Paid {
+        let priced = self.priced_as(machine, at_ms, at_ms + 1);
+        priced.within(at_ms, at_ms + 1).clone()
     }
 
     /// What one of its GPUs costs a second at a moment, with its part of the node, nano-units.
@@ -256,26 +270,25 @@ impl Terms {
     /// # Errors
     /// When there is no price, with the reason.
     pub fn gpu_second(&self, machine: &Machine<'_>, at_ms: i64) -> Result<i64, Unpriced> {
-        let found = self.machine(machine, at_ms, at_ms + 1);
+        let found = self.machine(machine, at_ms);
         self.book
             .gpu_second(&ask(machine, &found, at_ms, at_ms + 1))
     }
+}
 
-    /// A node of a chargeback, priced by what it is.
-    pub fn node(&self, machine: &Machine<'_>, base: Node, from_ms: i64, until_ms: i64) -> Node {
-        let (machine_type, basis, gpus) = self.machine(machine, from_ms, until_ms);
-        Node {
-            machine_type,
-            basis,
-            gpus,
-            ..base
-        }
+impl PricedAs {
+    /// As what it is priced in a part of that time: by its own machine type where that has a price in it.
+    pub fn within(&self, from_ms: i64, until_ms: i64) -> &Paid {
+        let mut priced = self.priced.iter();
+        let is_priced = priced.any(|it| it.0 < until_ms && from_ms < it.1);
+        let of_card = self.of_card.as_ref().filter(|_| !is_priced);
+        of_card.unwrap_or(&self.own)
     }
 }
 
 fn ask<'a>(
     machine: &Machine<'a>,
-    (machine_type, basis, gpus): &'a (String, Basis, u32),
+    (machine_type, basis, gpus): &'a Paid,
     from_ms: i64,
     until_ms: i64,
 ) -> Ask<'a> {

@@ -3,7 +3,8 @@
 //! How many GPUs a node has its machine type says; else it had as many as it was seen with for most of a
 //! day, so that a card that is exchanged is not one more, or as many as the inventory says, if that is more.
 //! A node that is priced by its cards is billed for each card while that was there, and for those that
-//! nobody accounted while the inventory had the node.
+//! nobody accounted while the inventory had the node. Which of the two it is follows from the prices of each day, and not of
+//! the time that a report is of: so a day costs the same whatever it is reported with.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,6 +13,7 @@ use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::idle;
 use gpufleet_analysis::price_book::Basis;
 
+use super::super::terms::PricedAs;
 use super::super::{Machine, Terms};
 use super::spans::{joined, length, within, without};
 use super::{GpuDay, NodeDay, NodeKey, Seen, seller};
@@ -23,7 +25,7 @@ pub(super) struct Nodes<'a> {
     machine: Machine<'a>,
     base: Node,
     range: (i64, i64),
-    of_count: BTreeMap<u32, Node>,
+    of_count: BTreeMap<u32, PricedAs>,
     /// By the count of GPUs that are paid for, and what of it is one.
     placed: HashMap<(u32, Slot), usize>,
     /// For how long GPUs of it are billed that nobody saw and that may have been gone, milliseconds.
@@ -97,7 +99,7 @@ impl<'a> Nodes<'a> {
         let starting = starting.flat_map(|it| without(it, of_day.spans.clone()));
         let starting: Vec<(i64, i64)> = starting.collect();
         let count = usual_count(&of_day.gpus).max(of_day.count);
-        let node = self.priced(count);
+        let node = self.priced(count, day);
         let unwatched = joined(of_day.unwatched);
         let silent = of_day.gpus.values().map(|it| silent(it, &unwatched));
         self.unwatched_millis += silent.sum::<i64>();
@@ -149,19 +151,24 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// The node with so many GPUs.
-    fn priced(&mut self, gpus: u32) -> Node {
-        let (terms, base, machine) = (self.terms, &self.base, &self.machine);
-        let (from_ms, until_ms) = self.range;
-        let node = || {
-            let machine = Machine {
-                gpu_model: &base.gpu_model,
-                gpus,
-                ..*machine
-            };
-            terms.node(&machine, base.clone(), from_ms, until_ms)
+    /// The node with so many GPUs as it is priced on a day.
+    fn priced(&mut self, gpus: u32, day: i64) -> Node {
+        let (terms, (from_ms, until_ms)) = (self.terms, self.range);
+        let machine = Machine {
+            gpu_model: &self.base.gpu_model,
+            gpus,
+            ..self.machine
         };
-        self.of_count.entry(gpus).or_insert_with(node).clone()
+        let priced = || terms.priced_as(&machine, from_ms, until_ms);
+        let priced = self.of_count.entry(gpus).or_insert_with(priced);
+        let day_ms = day * MILLIS_PER_DAY;
+        let (machine_type, basis, gpus) = priced.within(day_ms, day_ms + MILLIS_PER_DAY).clone();
+        Node {
+            machine_type,
+            basis,
+            gpus,
+            ..self.base.clone()
+        }
     }
 
     /// Its place in the fleet.
@@ -267,6 +274,8 @@ fn unseen(seen: &[(i64, i64)], there: &[(i64, i64)], count: u32) -> Vec<Vec<(i64
 mod tests {
     use gpufleet_analysis::chargeback::Detail;
     use gpufleet_analysis::ledger::{Energy, Reason, State};
+    use gpufleet_analysis::price_book::load;
+    use gpufleet_analysis::table;
 
     use super::super::fixture::day_of_card;
     use super::super::{Days, charge};
@@ -280,11 +289,18 @@ mod tests {
 
     /// A card of `node-1` that was there from one hour of day 20,000 to another, or of days after it.
     fn card(name: &str, from_h: i64, until_h: i64) -> LedgerDay {
+        card_of("", name, from_h, until_h)
+    }
+
+    /// The same on a machine of this type.
+    fn card_of(machine_type: &str, name: &str, from_h: i64, until_h: i64) -> LedgerDay {
         let day = 20_000 + from_h / 24;
         let ms = |hour: i64| 20_000 * MILLIS_PER_DAY + hour * 3_600_000;
         let facts = DayFacts {
             node: "node-1".to_owned(),
             gpu_model: CARD.to_owned(),
+            machine_type: machine_type.to_owned(),
+            region: "here".to_owned(),
             ..DayFacts::default()
         };
         let free = DayTime {
@@ -347,6 +363,38 @@ mod tests {
         let names: Vec<String> = (0..20).map(|it| format!("GPU-{it}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         assert_eq!(hours(all(&names, 0, 2), Some("1.5")), (40, 60 * DOLLAR));
+    }
+
+    #[test]
+    fn a_day_costs_the_same_in_every_report_also_where_the_rate_of_its_machine_begins_later() {
+        let begins = table::moment_text(20_010 * MILLIS_PER_DAY);
+        let rates = format!(
+            "{}\na3-highgpu-8g,here,on_demand,USD,40,,{begins},,list,a\n",
+            load::RATES.join(",")
+        );
+        let terms = Terms::of(Sources {
+            gpu_hour_usd: BTreeMap::from([(CARD.to_owned(), "1".to_owned())]),
+            files: vec![("rates.csv".to_owned(), Ok(rates))],
+            ..Sources::default()
+        });
+        assert_eq!(terms.findings, [""; 0]);
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        let of_day = |day: i64| {
+            let card = move |it: &str| card_of("a3-highgpu-8g", it, day * 24, day * 24 + 24);
+            names.map(card)
+        };
+        let days = Days {
+            days: [8, 9, 10, 11].into_iter().flat_map(of_day).collect(),
+            ..Days::default()
+        };
+        let cost = |range: std::ops::Range<i64>| {
+            let made = charge(&days, range, &terms, Detail::Nodes).made;
+            assert_eq!(made.total().unpriced_millis, 0);
+            made.total().cost / DOLLAR
+        };
+        let by_day = [8, 9, 10, 11].map(|day| cost(20_000 + day..20_001 + day));
+        assert_eq!(by_day, [192, 192, 960, 960], "by its cards, then by itself");
+        assert_eq!(cost(20_000..20_031), by_day.iter().sum::<i128>());
     }
 
     #[test]

@@ -149,6 +149,7 @@ pub(in crate::money) async fn of_any_origin(
     let held_by: BTreeSet<i64> = times.map(|it| it.holder).filter(|it| *it != 0).collect();
     let holders = store.holders(&held_by).await?;
     Ok(Days {
+        cluster: cluster.map(str::to_owned),
         days,
         holders,
         unreadable,
@@ -158,7 +159,7 @@ pub(in crate::money) async fn of_any_origin(
     })
 }
 
-fn is_live(day: &LedgerDay) -> bool {
+pub(super) fn is_live(day: &LedgerDay) -> bool {
     day.of.facts.origin == Origin::Live
 }
 
@@ -204,6 +205,7 @@ impl Days {
         self.days.retain(is_live);
         self.unreadable
             .retain(|it| !others.contains_key(&it.cluster));
+        self.not_live = others.keys().cloned().collect();
     }
 
     /// What of them is of one cluster.
@@ -214,6 +216,7 @@ impl Days {
         let trained = self.trained.iter().filter(|it| it.cluster == cluster);
         let unreadable = self.unreadable.iter().filter(|it| it.cluster == cluster);
         Self {
+            cluster: Some(cluster.to_owned()),
             days: days.cloned().collect(),
             lives: lives.cloned().collect(),
             looked: looked.cloned().collect(),

@@ -1,7 +1,7 @@
 //! How many nodes are paid for whether they run or not: as many of a machine type in a region as somebody committed to.
 //!
-//! A commitment is of no node in particular, and never of one on Spot or of one that is simulated: as long as more run
-//! than are committed to, one that is given back saves its price.
+//! A commitment is of no node in particular, of those of the cluster that it names or of all of them, and never of one on
+//! Spot or of one that is simulated: as long as more run than are committed to, one that is given back saves its price.
 
 use std::collections::HashMap;
 
@@ -17,18 +17,43 @@ use crate::money::{Machine, Terms};
 /// Nodes of a machine type in a region.
 #[derive(Debug, Default)]
 struct Count {
+    /// By their cluster.
+    of: HashMap<String, OfCluster>,
+    /// That are committed to in whatever cluster.
+    shared: usize,
+}
+
+/// Nodes of a machine type in a region and a cluster.
+#[derive(Debug, Default)]
+struct OfCluster {
     /// That are there, live and not on Spot.
     nodes: usize,
-    /// That are committed to.
+    /// That are committed to in this one alone.
     committed: usize,
 }
 
-/// What somebody committed to, beside what there is.
+/// How many nodes like one somebody committed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct Like {
+    /// Of its cluster alone.
+    pub(super) own: usize,
+    /// Of whatever cluster.
+    pub(super) shared: usize,
+}
+
+/// What somebody committed to, beside what there is, by machine type and region.
 #[derive(Debug, Default)]
 pub(super) struct Committed(HashMap<(String, String), Count>);
 
-/// A machine type in a region, and on what terms its node is paid.
-pub(super) type Paid = (String, String, Basis);
+/// A cluster, a machine type in a region, and on what terms its node is paid.
+pub(super) type Paid = (String, String, String, Basis);
+
+impl OfCluster {
+    /// Nodes that what is committed to in their cluster leaves to others.
+    const fn left(&self) -> usize {
+        self.nodes.saturating_sub(self.committed)
+    }
+}
 
 impl Committed {
     /// As it is at a time.
@@ -48,8 +73,9 @@ impl Committed {
                 let resource = node(app, cluster, name);
                 let machine =
                     Machine::told(cluster, resource.as_deref(), model.unwrap_or_default(), 1);
-                let (_, basis, _) = terms.machine(&machine, at_ms, at_ms + 1);
+                let (_, basis, _) = terms.machine(&machine, at_ms);
                 Some((
+                    cluster.to_string(),
                     machine.machine_type.to_owned(),
                     machine.region.to_owned(),
                     basis,
@@ -68,27 +94,42 @@ impl Committed {
         for it in commitments {
             if (it.from_ms..it.until_ms).contains(&at_ms) {
                 let key = (it.machine_type.clone(), it.region.clone());
-                counts.entry(key).or_default().committed += it.nodes as usize;
+                let (count, nodes) = (counts.entry(key).or_default(), it.nodes as usize);
+                match it.cluster.as_str() {
+                    "" => count.shared += nodes,
+                    cluster => count.of.entry(cluster.to_owned()).or_default().committed += nodes,
+                }
             }
         }
-        for (machine_type, region, basis) in nodes {
+        for (cluster, machine_type, region, basis) in nodes {
             let count = counts.get_mut(&(machine_type, region));
             if let Some(count) = count.filter(|_| basis != Basis::Spot) {
-                count.nodes += 1;
+                count.of.entry(cluster).or_default().nodes += 1;
             }
         }
         Self(counts)
     }
 
     /// How many nodes like this one are committed to; 0 where it is on Spot or not live.
-    pub(super) fn nodes(&self, machine: &Machine<'_>, paid: (Origin, Basis)) -> usize {
-        self.like(machine, paid).map_or(0, |it| it.committed)
+    pub(super) fn nodes(&self, machine: &Machine<'_>, paid: (Origin, Basis)) -> Like {
+        let like = self.like(machine, paid);
+        like.map_or(Like::default(), |it| Like {
+            own: it.of.get(machine.cluster).map_or(0, |it| it.committed),
+            shared: it.shared,
+        })
     }
 
     /// Whether all nodes like this one are: then none of them saves anything.
     pub(super) fn covers(&self, machine: &Machine<'_>, paid: (Origin, Basis)) -> bool {
-        let like = self.like(machine, paid);
-        like.is_some_and(|it| it.committed >= it.nodes.max(1))
+        let Some(like) = self.like(machine, paid) else {
+            return false;
+        };
+        let own = like.of.get(machine.cluster);
+        if own.is_some_and(|it| it.committed >= it.nodes.max(1)) {
+            return true;
+        }
+        let left: usize = like.of.values().map(OfCluster::left).sum();
+        like.shared >= left.max(1)
     }
 
     fn like(&self, machine: &Machine<'_>, paid: (Origin, Basis)) -> Option<&Count> {
@@ -116,12 +157,13 @@ mod tests {
             from_ms: 10,
             until_ms: 20,
             owner: String::new(),
+            cluster: String::new(),
             place: Place {
                 table: String::new(),
                 line: 0,
             },
         };
-        let on = |basis| ("a3".to_owned(), "us".to_owned(), basis);
+        let on = |basis| ("prod".to_owned(), "a3".to_owned(), "us".to_owned(), basis);
         let nodes = [
             Basis::OnDemand,
             Basis::OnDemand,
@@ -147,7 +189,32 @@ mod tests {
                 region: "eu",
                 ..machine
             };
-            assert_eq!(found.nodes(&elsewhere, (Origin::Live, Basis::OnDemand)), 0);
+            let live = (Origin::Live, Basis::OnDemand);
+            assert_eq!(found.nodes(&elsewhere, live), Like::default());
+        }
+        // Those of another cluster are none of this one, and what they leave is for both.
+        let of = |cluster: &str, nodes| Commitment {
+            cluster: cluster.to_owned(),
+            ..commitment(nodes)
+        };
+        let lab = (
+            "lab".to_owned(),
+            "a3".to_owned(),
+            "us".to_owned(),
+            Basis::OnDemand,
+        );
+        let nodes = nodes.into_iter().chain([lab]);
+        for (commitments, own, covers) in [
+            (vec![of("lab", 9)], 0, false),
+            (vec![of("prod", 3)], 3, true),
+            (vec![of("prod", 2), of("", 1)], 2, false),
+            (vec![of("prod", 2), of("", 2)], 2, true),
+            (vec![of("lab", 1), of("", 3)], 0, true),
+        ] {
+            let found = Committed::counted(&commitments, nodes.clone(), 10);
+            let live = (Origin::Live, Basis::OnDemand);
+            assert_eq!(found.nodes(&machine, live).own, own, "{commitments:?}");
+            assert_eq!(found.covers(&machine, live), covers, "{commitments:?}");
         }
     }
 }

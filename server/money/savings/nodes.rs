@@ -11,6 +11,7 @@ use gpufleet_analysis::shutdown::{HourSeen, WEEK, WEEKS, Window, windows};
 use gpufleet_telemetry::identity::{Origin, Resource, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::committed::Like;
 use super::{Committed, PricedGpu, by_node, node};
 use crate::App;
 use crate::money::now::MoneySnapshot;
@@ -48,7 +49,7 @@ struct Rented {
     kind: Kind,
     region: String,
     /// How many like it in its region somebody committed to.
-    committed: usize,
+    committed: Like,
     origin: Origin,
     whole: Whole,
 }
@@ -147,14 +148,14 @@ fn nodes(
 }
 
 /// Nodes by their kind. What is committed to in a region its kinds there take up one after the other, each of no more than
-/// it has nodes.
+/// it has nodes, and first what is of their cluster alone.
 fn shared_out(seen: impl Iterator<Item = Rented>) -> Nodes {
     let mut nodes = Nodes::default();
     // How many nodes of a kind are in a region, and how many like them are committed to there.
-    let mut like: BTreeMap<(Kind, String), (usize, usize)> = BTreeMap::new();
+    let mut like: BTreeMap<(Kind, String), (usize, Like)> = BTreeMap::new();
     for it in seen {
         // Of nodes on Spot none are: they leave what is committed to for others of their type.
-        if it.committed > 0 {
+        if it.committed != Like::default() {
             let like = like.entry((it.kind.clone(), it.region));
             like.or_insert((0, it.committed)).0 += 1;
         }
@@ -162,12 +163,21 @@ fn shared_out(seen: impl Iterator<Item = Rented>) -> Nodes {
         nodes.origins.insert(cluster, it.origin);
         nodes.of.entry(it.kind).or_default().push(it.whole);
     }
-    let mut left: HashMap<(String, String), usize> = HashMap::new();
-    for ((kind, region), (count, committed)) in like {
-        let left = left.entry((kind.1.clone(), region)).or_insert(committed);
+    // By cluster, machine type and region; without a cluster what any may take up.
+    let mut left: HashMap<(String, String, String), usize> = HashMap::new();
+    let mut take = |of: (&str, &Kind, &str), committed: usize, count: usize| {
+        let key = (of.0.to_owned(), of.1.1.clone(), of.2.to_owned());
+        let left = left.entry(key).or_insert(committed);
         let taken = count.min(*left);
         *left -= taken;
-        *nodes.committed.entry(kind).or_default() += taken;
+        taken
+    };
+    for ((kind, region), (count, committed)) in like {
+        let cluster = kind.0.as_str();
+        let own = take((cluster, &kind, region.as_str()), committed.own, count);
+        let of_all = ("", &kind, region.as_str());
+        let shared = take(of_all, committed.shared, count - own);
+        *nodes.committed.entry(kind).or_default() += own + shared;
     }
     nodes
 }
@@ -207,12 +217,12 @@ fn kind(
     (cluster, resource): (&Arc<str>, Option<&Resource>),
     gpus: &[(&Arc<str>, &PricedGpu)],
     at: Timestamp,
-) -> Option<(Kind, String, usize)> {
+) -> Option<(Kind, String, Like)> {
     let first = &gpus.first()?.1.resource;
     let model = first.attribute(attribute::GPU_MODEL).unwrap_or_default();
     let machine = Machine::told(cluster, resource, model, 1);
     let at_ms = at.millis();
-    let (priced_as, basis, _) = terms.machine(&machine, at_ms, at_ms + 1);
+    let (priced_as, basis, _) = terms.machine(&machine, at_ms);
     let is_rented = !priced_as.is_empty() && priced_as == machine.machine_type;
     if !is_rented || committed.covers(&machine, (first.origin(), basis)) {
         return None;
@@ -235,7 +245,11 @@ mod tests {
     use crate::money::terms::Sources;
 
     /// Two live nodes of `a3` in a cluster, each at this price, of which so many are committed to in their region.
-    fn two(cluster: &str, region: &str, hour: i64, committed: usize) -> [Rented; 2] {
+    fn two(cluster: &str, region: &str, hour: i64, shared: usize) -> [Rented; 2] {
+        two_with(cluster, region, hour, Like { own: 0, shared })
+    }
+
+    fn two_with(cluster: &str, region: &str, hour: i64, committed: Like) -> [Rented; 2] {
         ["n-0", "n-1"].map(|name| Rented {
             kind: (cluster.to_owned(), "a3".to_owned(), hour),
             region: region.to_owned(),
@@ -275,6 +289,13 @@ mod tests {
         // A cluster that lies in two regions takes up what is committed to in either.
         let in_both = shared([two("a", "us", 10, 1), two("a", "eu", 10, 1)]);
         assert_eq!(in_both, [("a".to_owned(), 10, 4, 2)]);
+        // What is of one cluster alone no other takes up.
+        let like = |own| Like { own, shared: 1 };
+        let named = shared([
+            two_with("a", "us", 10, like(2)),
+            two_with("b", "us", 10, like(0)),
+        ]);
+        assert_eq!(named, [row("a", 10, 2), row("b", 10, 1)]);
     }
 
     #[test]
@@ -293,7 +314,11 @@ mod tests {
             files: vec![("commitments.csv".to_owned(), Ok(table))],
             ..Sources::default()
         });
-        let of = || (MACHINE.to_owned(), REGION.to_owned(), Basis::OnDemand);
+        let of = || {
+            let names = ["prod", MACHINE, REGION].map(str::to_owned);
+            let [cluster, machine_type, region] = names;
+            (cluster, machine_type, region, Basis::OnDemand)
+        };
         let three = [of(), of(), of()].into_iter();
         let committed = Committed::counted(terms.book.commitments(), three, at.millis());
         let kind = |machine: &str, region: &str, provisioning: &str, origin: Origin| {
@@ -314,7 +339,8 @@ mod tests {
             let gpus = [(&id, &gpu), (&id, &gpu)];
             super::kind((&terms, &committed), (&cluster, Some(&node)), &gpus, at)
         };
-        let known = |committed: usize| {
+        let known = |shared: usize| {
+            let committed = Like { own: 0, shared };
             let kind = ("prod".to_owned(), MACHINE.to_owned(), 7_200_000_i64);
             Some((kind, REGION.to_owned(), committed))
         };

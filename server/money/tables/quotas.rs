@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpufleet_analysis::table;
 
-use super::Span;
+use super::{Span, overlaps, whose};
 
 /// Columns of the table; a row without a cluster is of all live clusters together.
 pub(super) const QUOTAS: [&str; 5] = ["from", "until", "cluster", "team", "gpus"];
@@ -65,6 +65,12 @@ pub fn quotas_at(quotas: &[Quota], cluster: Option<&str>, month_ms: i64) -> BTre
     found
 }
 
+/// That quotas of a team in the same clusters overlap in time, one sentence for each.
+pub fn overlapping_quotas(quotas: &[Quota]) -> Vec<String> {
+    let of = |it: &Quota| whose(&[("cluster", it.cluster.as_str()), ("team", it.team.as_str())]);
+    overlaps("quotas", quotas.iter().map(|it| (of(it), it.span)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,5 +101,18 @@ mod tests {
             "line 8: `1.5` is no number of GPUs",
         ];
         assert_eq!(findings, expected);
+        assert_eq!(
+            overlapping_quotas(&found),
+            [""; 0],
+            "of all and of one cluster"
+        );
+        let twice = "from,until,cluster,team,gpus\n\
+            2026-01-01,2026-11-01,,science,64\n2026-10-31,,,science,1\n";
+        assert_eq!(
+            overlapping_quotas(&quotas(twice).0),
+            [
+                "quotas: rows for team `science` overlap from 2026-10-31T00:00:00Z: the first of them counts"
+            ]
+        );
     }
 }

@@ -4,13 +4,13 @@
 //! first of those whose measure is told of a minute counts. MFU is not told by the minute: no time is held against it,
 //! but a run as a whole is, on page Today.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use gpufleet_analysis::owner::{Holder, Named, Owners, Payer};
 use gpufleet_analysis::states::{Measure, Target};
 use gpufleet_analysis::{money, table};
 
-use super::Span;
+use super::{Span, overlaps, whose};
 
 /// Columns of the table; an empty cluster, team or job is every one.
 pub(super) const TARGETS: [&str; 7] = [
@@ -99,22 +99,9 @@ impl Targets {
 
     /// That rows for the same overlap in time, one sentence for each of these.
     pub fn overlaps(&self) -> Vec<String> {
-        let mut all: BTreeMap<(String, &str), Vec<Span>> = BTreeMap::new();
-        for row in &self.rows {
-            let spans = all.entry((row.whose(), row.measure())).or_default();
-            spans.push(row.span);
-        }
-        let overlap = |((whose, measure), mut spans): ((String, &str), Vec<Span>)| {
-            spans.sort_by_key(|it| it.from_ms);
-            let ends_later = |it: Span, than: i64| it.until_ms.is_none_or(|until| than < until);
-            let mut pairs = spans.windows(2);
-            let second = pairs.find(|it| ends_later(it[0], it[1].from_ms))?[1];
-            let from = table::moment_text(second.from_ms);
-            Some(format!(
-                "targets: rows for {whose} by {measure} overlap from {from}: the first of them counts"
-            ))
-        };
-        all.into_iter().filter_map(overlap).collect()
+        let rows = self.rows.iter();
+        let rows = rows.map(|it| (format!("{} by {}", it.whose(), it.measure()), it.span));
+        overlaps("targets", rows)
     }
 
     /// What rows name that hold now, or will, and that nobody is known to be, in a sentence, and whether it may be one
@@ -159,17 +146,11 @@ impl Targets {
 impl Row {
     /// Whose time is held to it.
     fn whose(&self) -> String {
-        let all = [
-            ("cluster", &self.cluster),
-            ("team", &self.team),
-            ("job", &self.job),
-        ];
-        let named = all.iter().filter(|it| !it.1.is_empty());
-        let named: Vec<String> = named.map(|it| format!("{} `{}`", it.0, it.1)).collect();
-        match named.is_empty() {
-            true => "everybody".to_owned(),
-            false => named.join(", "),
-        }
+        whose(&[
+            ("cluster", self.cluster.as_str()),
+            ("team", self.team.as_str()),
+            ("job", self.job.as_str()),
+        ])
     }
 
     /// Its measure as tables have it.

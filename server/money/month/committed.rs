@@ -1,0 +1,207 @@
+//! Which commitments are paid in the days of a report.
+//!
+//! A commitment is of the cluster that it names, or of all live ones together. What of the latter nobody used is no
+//! cluster's, and what of it one cluster used depends on what ran in the others, so it is in the report of all alone: as
+//! budgets are. So the reports of live clusters add up to that of all where each commitment names its cluster. What is
+//! simulated or recorded is paid by none.
+
+use gpufleet_analysis::price_book::Commitment;
+
+use super::Days;
+use super::read::is_live;
+
+/// Most commitments that are named as left out; the others are counted.
+const MAX_NAMED: usize = 5;
+
+/// The commitments of these days that hold in a range of Unix milliseconds; and which are left out and why, in a sentence.
+pub(super) fn of(
+    days: &Days,
+    all: &[Commitment],
+    (from_ms, until_ms): (i64, i64),
+) -> (Vec<Commitment>, Option<String>) {
+    let hold = all.iter();
+    let hold = hold.filter(|it| it.from_ms < until_ms && from_ms < it.until_ms);
+    let Some(cluster) = &days.cluster else {
+        let live = hold.filter(|it| !days.not_live.contains(&it.cluster));
+        return (live.cloned().collect(), None);
+    };
+    if !days.days.iter().all(is_live) {
+        return (Vec::new(), None);
+    }
+    let (of_all, named): (Vec<_>, Vec<_>) = hold.cloned().partition(|it| it.cluster.is_empty());
+    let its = named.into_iter().filter(|it| it.cluster == *cluster);
+    (its.collect(), left_out(&of_all))
+}
+
+/// That these are in no report of one cluster; none where there are none.
+fn left_out(of_all: &[Commitment]) -> Option<String> {
+    if of_all.is_empty() {
+        return None;
+    }
+    let mut names: Vec<&str> = of_all.iter().map(|it| it.id.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let more = match names.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    names.truncate(MAX_NAMED);
+    Some(format!(
+        "commitments that name no cluster are of all live clusters together: {}{more} are not in a report of one, in which what they may cover is priced on demand; the column `cluster` of their table says whose they are",
+        names.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
+    use gpufleet_analysis::ledger::{Energy, Reason, State};
+    use gpufleet_analysis::price_book::load;
+    use gpufleet_telemetry::identity::Origin;
+
+    use super::super::fixture::day_of_card;
+    use super::super::{Month, charge};
+    use super::*;
+    use crate::money::Terms;
+    use crate::money::terms::Sources;
+    use crate::store::model::{DayFacts, DayTime, LedgerDay};
+
+    const DAY: i64 = 20_000;
+    const HOUR: i64 = 3_600_000;
+    /// A dollar, in nano-units.
+    const DOLLAR: i128 = 1_000_000_000;
+
+    /// The eight cards of a node of a cluster, there for the first hours of the day.
+    fn node(cluster: &str, name: &str, origin: Origin, hours: i64) -> Vec<LedgerDay> {
+        let from_ms = DAY * MILLIS_PER_DAY;
+        let free = DayTime {
+            holder: 0,
+            state: State::Unallocated,
+            reason: Reason::Unknown,
+            millis: hours * HOUR,
+            lost_millis: 0,
+            energy: Energy::default(),
+        };
+        let card = |number: i32| {
+            let facts = DayFacts {
+                node: name.to_owned(),
+                machine_type: "a3-highgpu-8g".to_owned(),
+                region: "here".to_owned(),
+                ..DayFacts::default()
+            };
+            let span = (from_ms, from_ms + hours * HOUR);
+            let id = format!("GPU-{cluster}-{name}-{number}");
+            let mut day = day_of_card(&id, facts, (DAY, span), vec![free]);
+            let of = Arc::make_mut(&mut day.of);
+            of.cluster = cluster.to_owned();
+            of.facts.origin = origin;
+            day
+        };
+        (0..8).map(card).collect()
+    }
+
+    /// What 80 an hour costs on demand, with commitments at half of it: name, nodes, cluster.
+    fn terms(commitments: &[(&str, u32, &str)]) -> Terms {
+        let row = |(id, nodes, cluster): &(&str, u32, &str)| {
+            format!(
+                "{id},a3-highgpu-8g,here,{nodes},commitment_3y,USD,40,2024-01-01,2027-01-01,,{cluster}\n"
+            )
+        };
+        let rows: String = commitments.iter().map(row).collect();
+        let header = load::COMMITMENTS_OF_CLUSTERS.join(",");
+        let rates = load::RATES.join(",");
+        let file = |name: &str, text: String| (name.to_owned(), Ok(text));
+        let terms = Terms::of(Sources {
+            files: vec![
+                file("committed.csv", format!("{header}\n{rows}")),
+                file(
+                    "rates.csv",
+                    format!("{rates}\na3-highgpu-8g,here,on_demand,USD,80,,2024-01-01,,list,a\n"),
+                ),
+            ],
+            ..Sources::default()
+        });
+        assert_eq!(terms.findings, [""; 0]);
+        terms
+    }
+
+    fn charged(days: &Days, terms: &Terms) -> Month {
+        charge(days, DAY..DAY + 1, terms, Detail::Nodes)
+    }
+
+    /// Cost in dollars and unused GPU-hours.
+    fn came_to(month: &Month) -> (i128, i64) {
+        let made = &month.made;
+        assert!(made.balance().is_exact());
+        let unused = made.headline().unused.gpu_millis / HOUR;
+        (made.total().cost / DOLLAR, unused)
+    }
+
+    /// Two nodes of cluster a all day and one of cluster b for half of it.
+    fn two_clusters() -> Days {
+        let nodes = [
+            node("a", "n-0", Origin::Live, 24),
+            node("a", "n-1", Origin::Live, 24),
+            node("b", "n-0", Origin::Live, 12),
+        ];
+        Days {
+            days: nodes.concat(),
+            ..Days::default()
+        }
+    }
+
+    #[test]
+    fn reports_of_clusters_add_up_to_that_of_all_where_commitments_name_their_cluster() {
+        let terms = terms(&[("ca", 1, "a"), ("cb", 3, "b"), ("gone", 1, "c")]);
+        let days = two_clusters();
+        let of = |cluster: &str| charged(&days.of_cluster(cluster), &terms);
+        let [a, b, gone] = ["a", "b", "c"].map(of);
+        // One of two covered; one of three used for half a day; and one that nobody has a node for.
+        assert_eq!(came_to(&a), (24 * 40 + 24 * 80, 0));
+        assert_eq!(came_to(&b), (3 * 24 * 40, (72 - 12) * 8));
+        assert_eq!(came_to(&gone), (24 * 40, 24 * 8));
+        let all = charged(&days, &terms);
+        let parts = [&a, &b, &gone].map(|it| it.made.total());
+        assert_eq!(
+            all.made.total().cost,
+            parts.iter().map(|it| it.cost).sum::<i128>()
+        );
+        assert_eq!(
+            all.made.total().gpu_millis,
+            parts.iter().map(|it| it.gpu_millis).sum::<i64>()
+        );
+        assert_eq!(a.findings, all.findings, "nothing is left out");
+    }
+
+    #[test]
+    fn a_commitment_of_all_clusters_is_in_the_report_of_all_and_behind_those_of_one() {
+        let terms = terms(&[("all", 2, ""), ("ca", 1, "a")]);
+        let days = two_clusters();
+        // A node of a by its own; the other and that of b by the two of all, of which half a day of one is left.
+        assert_eq!(came_to(&charged(&days, &terms)), (3 * 24 * 40, 12 * 8));
+        let a = charged(&days.of_cluster("a"), &terms);
+        assert_eq!(came_to(&a), (24 * 40 + 24 * 80, 0));
+        let told = a
+            .findings
+            .iter()
+            .filter(|it| it.contains("together: all are not"));
+        assert_eq!(told.count(), 1, "{:?}", a.findings);
+    }
+
+    #[test]
+    fn what_is_simulated_is_paid_by_no_commitment() {
+        let terms = terms(&[("sim", 1, "sim"), ("all", 1, "")]);
+        let mut days = Days {
+            days: node("sim", "n-0", Origin::Simulated, 24),
+            ..Days::default()
+        };
+        let sim = charged(&days.of_cluster("sim"), &terms);
+        assert_eq!(came_to(&sim), (24 * 80, 0));
+        // Nor is what names it in the report of all live ones.
+        days.days.clear();
+        days.not_live.insert("sim".to_owned());
+        assert_eq!(came_to(&charged(&days, &terms)), (24 * 40, 24 * 8));
+    }
+}
