@@ -18,7 +18,7 @@ use http::{Method, Uri};
 use tokio_util::sync::CancellationToken;
 
 use super::message::{Point, body};
-use super::push::{self, Labelled, Plan, Sent, Way};
+use super::push::{self, Labelled, Piece, Plan, Sent, Way};
 use super::samples::{Sample, Selection};
 use crate::App;
 use crate::notify::channel::{Post, address};
@@ -159,6 +159,7 @@ impl Way for RemoteWrite {
     /// What Prometheus itself sends.
     const MOST: usize = 2_000;
     type Point = Point;
+    type State = ();
 
     fn plan(&self) -> &Plan {
         &self.plan
@@ -175,9 +176,9 @@ impl Way for RemoteWrite {
         samples.iter().map(point).collect()
     }
 
-    async fn send(&mut self, pieces: &[&[Point]]) -> Vec<Sent> {
+    async fn send(&mut self, pieces: &mut [Piece<Self>]) -> Vec<Sent> {
         // One after the other, as Prometheus wants the samples of a series.
-        vec![self.send_one(pieces[0]).await]
+        vec![self.send_one(&pieces[0].points).await]
     }
 }
 
@@ -199,6 +200,7 @@ impl RemoteWrite {
         };
         if answer.status.is_success() {
             return Sent::Done {
+                taken: points.len() as u64,
                 refused: 0,
                 why: String::new(),
             };
@@ -216,6 +218,7 @@ impl RemoteWrite {
         );
         match is_refused {
             true => Sent::Done {
+                taken: 0,
                 refused: points.len() as u64,
                 why,
             },

@@ -155,7 +155,7 @@ impl Bench {
         kept.await.unwrap();
     }
 
-    async fn round(&mut self, kept: &mut Option<Progress<Point>>) -> Result<(), RoundError> {
+    async fn round(&mut self, kept: &mut Option<Progress<RemoteWrite>>) -> Result<(), RoundError> {
         push::round(&self.app, &self.app.pushed, &mut self.target, kept).await
     }
 
