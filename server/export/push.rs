@@ -1,9 +1,10 @@
 //! Pushes minutes of the record one way, from where its durable cursor stands.
 //!
 //! A minute is read in pages of resources, made into points, and sent in pieces, so many at once as the way
-//! takes; no two of a minute have a series in common. A piece keeps its points, and what its way knows of them, until
-//! it is through. When all of a minute is taken the cursor moves, so a crash sends at most one minute again. A way that fails is tried again with pauses that grow; what it refuses is
-//! counted and not sent again. What comes later than its delay after a minute is not pushed.
+//! takes; no two of a minute have a series in common. A piece keeps its points, and what its way knows of them,
+//! until it is through. When all of a minute is taken the cursor moves, so a crash sends at most one minute again.
+//! A way that fails is tried again with pauses that grow; what it refuses is counted and not sent again. What comes
+//! later than its delay after a minute is not pushed.
 //!
 //! Limits: points of [`PAGE`] resources and of the pieces that are sent at once in memory, minutes older than
 //! the way takes are skipped and counted, a pause is at most [`MAX_PAUSE`].

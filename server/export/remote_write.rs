@@ -1,12 +1,14 @@
 //! Prometheus remote write 1.0: minutes of the record to Prometheus, VictoriaMetrics, Mimir.
 //!
 //! 408, 425, 429, 5xx and no answer are tried again; so are redirects, 401, 403, 404 and 407, which say
-//! nothing of the samples: a token or an address can be mended. Any other 4xx is never tried again.
+//! nothing of the samples: a token or an address can be mended. The protocol would have samples dropped for some
+//! of these. Any other 4xx is never tried again, but one that is for what is in a message goes again in [`halves`].
 //!
-//! Limits: [`RemoteWrite::MOST`] samples a message; what `notify::wire` says of one POST.
+//! Limits: [`RemoteWrite::MOST`] samples a message, [`halves::MOST_SPLITS`]; what `notify::wire` says of one POST.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use gpufleet_program::section;
@@ -25,6 +27,10 @@ use crate::notify::channel::{Post, address};
 use crate::notify::secret::Secret;
 use crate::notify::wire::Wire;
 use crate::words::text::harmless;
+
+pub mod halves;
+
+use halves::Halves;
 
 /// How much of an answer is told, characters: a sentence that says why.
 const SAID: usize = 300;
@@ -50,6 +56,23 @@ section! {
         /// Minutes older than this are skipped when the target was away, hours.
         pub max_age_h: u64 = 12,
     }
+}
+
+/// What became of a message.
+enum Answer {
+    /// All of it was taken.
+    Taken,
+    /// It will not be.
+    Refused {
+        why: String,
+        /// Whether a part of it may be taken.
+        is_for_samples: bool,
+    },
+    /// Not now.
+    Later {
+        why: String,
+        after: Option<Duration>,
+    },
 }
 
 /// A target.
@@ -159,7 +182,7 @@ impl Way for RemoteWrite {
     /// What Prometheus itself sends.
     const MOST: usize = 2_000;
     type Point = Point;
-    type State = ();
+    type State = Halves;
 
     fn plan(&self) -> &Plan {
         &self.plan
@@ -178,13 +201,33 @@ impl Way for RemoteWrite {
 
     async fn send(&mut self, pieces: &mut [Piece<Self>]) -> Vec<Sent> {
         // One after the other, as Prometheus wants the samples of a series.
-        vec![self.send_one(&pieces[0].points).await]
+        vec![self.send_piece(&mut pieces[0]).await]
     }
 }
 
 impl RemoteWrite {
-    async fn send_one(&self, points: &[Point]) -> Sent {
-        let later = |why| Sent::Later { why, after: None };
+    /// Sends what is left of a piece, in halves where some of it is refused.
+    async fn send_piece(&self, piece: &mut Piece<Self>) -> Sent {
+        let Piece { points, state } = piece;
+        while let Some(part) = state.next(points.len()) {
+            match self.send_one(&points[part]).await {
+                Answer::Taken => state.taken(),
+                Answer::Refused {
+                    why,
+                    is_for_samples,
+                } => state.refused(why, is_for_samples),
+                Answer::Later { why, after } => return Sent::Later { why, after },
+            }
+        }
+        Sent::Done {
+            taken: points.len() as u64 - state.refused,
+            refused: state.refused,
+            why: state.why.clone(),
+        }
+    }
+
+    async fn send_one(&self, points: &[Point]) -> Answer {
+        let later = |why| Answer::Later { why, after: None };
         let headers = match self.headers() {
             Ok(headers) => headers,
             Err(why) => return later(why),
@@ -199,32 +242,27 @@ impl RemoteWrite {
             Err(error) => return later(error.why),
         };
         if answer.status.is_success() {
-            return Sent::Done {
-                taken: points.len() as u64,
-                refused: 0,
-                why: String::new(),
-            };
+            return Answer::Taken;
         }
-        let is_for_later = matches!(
-            answer.status.as_u16(),
-            401 | 403 | 404 | 407 | 408 | 425 | 429
-        );
-        let is_refused = answer.status.is_client_error() && !is_for_later;
         let body = self.token.hidden(&answer.body);
         let why = format!(
             "it answered {}: {}",
             answer.status,
             harmless(body.trim(), SAID)
         );
-        match is_refused {
-            true => Sent::Done {
-                taken: 0,
-                refused: points.len() as u64,
+        match answer.status.as_u16() {
+            // The sample is out of order or breaks a limit, by the target's taste, or the message is too long.
+            400 | 409 | 413 | 422 => Answer::Refused {
                 why,
+                is_for_samples: true,
             },
-            false => Sent::Later {
+            ..400 | 401 | 403 | 404 | 407 | 408 | 425 | 429 | 500.. => Answer::Later {
                 why,
                 after: answer.retry_after,
+            },
+            _ => Answer::Refused {
+                why,
+                is_for_samples: false,
             },
         }
     }

@@ -13,6 +13,7 @@ use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::minute::{Aggregate, MinuteRow};
 use gpufleet_telemetry::time::Minute;
 
+use super::halves::MOST_SPLITS;
 use super::*;
 use crate::auth::{Access, AuthConfig};
 use crate::config::Config;
@@ -44,6 +45,9 @@ impl Clock for Standing {
 #[derive(Default)]
 struct Told {
     answers: VecDeque<StatusCode>,
+    /// It answers 400 to every message that has a sample with one of these in its labels, and takes nothing of it.
+    bad: Vec<&'static str>,
+    messages: usize,
     taken: Vec<(String, i64)>,
     headers: HeaderMap,
 }
@@ -52,9 +56,15 @@ type Shared = Arc<Mutex<Told>>;
 
 async fn take(State(told): State<Shared>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let mut told = told.lock().unwrap();
-    let answer = told.answers.pop_front().unwrap_or(StatusCode::NO_CONTENT);
+    told.messages += 1;
+    let samples = read_for_tests(&body);
+    let is_bad = |labels: &str| told.bad.iter().any(|it| labels.contains(it));
+    let usual = match samples.iter().any(|it| is_bad(&it.0)) {
+        true => StatusCode::BAD_REQUEST,
+        false => StatusCode::NO_CONTENT,
+    };
+    let answer = told.answers.pop_front().unwrap_or(usual);
     if answer.is_success() {
-        let samples = read_for_tests(&body);
         assert!(samples.len() <= RemoteWrite::MOST);
         told.taken.extend(samples);
     }
@@ -284,7 +294,7 @@ async fn what_was_not_taken_is_sent_again_in_the_same_place_and_nothing_twice() 
 async fn what_the_target_refuses_is_counted_and_never_sent_again() {
     let mut bench = bench().await.filled().await;
     bench.starts_at(Minute(FIRST.0 - 1)).await;
-    bench.answers(&[StatusCode::BAD_REQUEST]);
+    bench.answers(&[StatusCode::UNSUPPORTED_MEDIA_TYPE]);
     bench.round(&mut None).await.unwrap();
     assert_eq!(bench.taken().0, ALL - RemoteWrite::MOST);
     assert_eq!(
@@ -293,6 +303,42 @@ async fn what_the_target_refuses_is_counted_and_never_sent_again() {
     );
     bench.round(&mut None).await.unwrap();
     assert_eq!(bench.taken().0, ALL - RemoteWrite::MOST);
+}
+
+#[tokio::test]
+async fn one_bad_sample_is_lost_alone_and_what_is_under_way_when_the_target_fails_goes_on_from_there()
+ {
+    let mut bench = bench().await.filled().await;
+    bench.starts_at(Minute(FIRST.0 - 1)).await;
+    let bad = "gpufleet_gpu_power_watts,cluster=prod,gpu=GPU-0007,";
+    bench.told.lock().unwrap().bad.push(bad);
+    // The first message of all, its first half, and the second of them at a bad time.
+    bench.answers(&[
+        StatusCode::BAD_REQUEST,
+        StatusCode::BAD_REQUEST,
+        StatusCode::SERVICE_UNAVAILABLE,
+    ]);
+    let mut kept = None;
+    bench.round(&mut kept).await.expect_err("the target failed");
+    bench.round(&mut kept).await.unwrap();
+    assert_eq!(bench.taken(), (ALL - 3, ALL - 3), "one of each minute");
+    let pushed = &bench.app.pushed;
+    assert_eq!(bench.count(&pushed.refused), 3);
+    assert_eq!(bench.count(&pushed.taken), ALL as u64 - 3);
+}
+
+#[tokio::test]
+async fn a_target_that_refuses_everything_is_not_asked_for_each_sample() {
+    let mut bench = bench().await.filled().await;
+    bench.starts_at(Minute(FIRST.0 - 1)).await;
+    bench.told.lock().unwrap().bad.push("cluster=prod");
+    bench.round(&mut None).await.unwrap();
+    assert_eq!(bench.taken().0, 0);
+    assert_eq!(bench.count(&bench.app.pushed.refused), ALL as u64);
+    // Two pieces a minute.
+    let most = 3 * 2 * (2 * MOST_SPLITS as usize + 1);
+    let messages = bench.told.lock().unwrap().messages;
+    assert!(messages <= most, "{messages}");
 }
 
 #[tokio::test]
