@@ -129,6 +129,11 @@ pub trait Way: Send + Sized {
     fn points(&mut self, of: &Labelled<'_>, samples: &[Sample], end: Timestamp)
     -> Vec<Self::Point>;
 
+    /// What is sent behind the points of all resources of the minute that ends at `end`.
+    fn rest(&mut self, _end: Timestamp) -> Vec<Self::Point> {
+        Vec::new()
+    }
+
     /// Sends at most [`Self::AT_ONCE`] pieces, at least one; what became of each, of the first ones where it gave
     /// up before it had tried all.
     fn send(&mut self, pieces: &mut [Piece<Self>]) -> impl Future<Output = Vec<Sent>> + Send;
@@ -271,6 +276,9 @@ async fn whole_minute<W: Way>(
             }
         }
         progress.after = page.next;
+        if page.next.is_none() {
+            progress.add(way.rest(end));
+        }
     }
 }
 

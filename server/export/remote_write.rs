@@ -4,7 +4,9 @@
 //! nothing of the samples: a token or an address can be mended. The protocol would have samples dropped for some
 //! of these. Any other 4xx is never tried again, but one that is for what is in a message goes again in [`halves`].
 //!
-//! Limits: [`RemoteWrite::MOST`] samples a message, [`halves::MOST_SPLITS`]; what `notify::wire` says of one POST.
+//! A series that ends is marked as ended ([`followed`]).
+//!
+//! Limits: [`RemoteWrite::MOST`] samples a message, [`halves::MOST_SPLITS`], [`followed::MOST`]; what `notify::wire` says of one POST.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,8 +30,11 @@ use crate::notify::secret::Secret;
 use crate::notify::wire::Wire;
 use crate::words::text::harmless;
 
+pub mod followed;
+
 pub mod halves;
 
+use followed::Followed;
 use halves::Halves;
 
 /// How much of an answer is told, characters: a sentence that says why.
@@ -83,6 +88,7 @@ pub struct RemoteWrite {
     tenant: Option<HeaderValue>,
     wire: Wire,
     plan: Plan,
+    followed: Followed,
 }
 
 impl RemoteWrite {
@@ -145,6 +151,7 @@ impl RemoteWrite {
                 max_age_minutes: number(config.max_age_h.saturating_mul(60)),
                 every_minutes: 1,
             },
+            followed: Followed::default(),
         }))
     }
 
@@ -190,6 +197,7 @@ impl Way for RemoteWrite {
 
     fn points(&mut self, of: &Labelled<'_>, samples: &[Sample], end: Timestamp) -> Vec<Point> {
         let labels = Arc::new(of.labels.clone());
+        self.followed.saw(&labels, samples, end);
         let point = |it: &Sample| Point {
             name: it.metric.name,
             labels: Arc::clone(&labels),
@@ -199,9 +207,17 @@ impl Way for RemoteWrite {
         samples.iter().map(point).collect()
     }
 
+    fn rest(&mut self, end: Timestamp) -> Vec<Point> {
+        self.followed.ended(end)
+    }
+
     async fn send(&mut self, pieces: &mut [Piece<Self>]) -> Vec<Sent> {
         // One after the other, as Prometheus wants the samples of a series.
         vec![self.send_piece(&mut pieces[0]).await]
+    }
+
+    fn went_whole(&mut self, end: Timestamp) {
+        self.followed.went_whole(end);
     }
 }
 
