@@ -37,6 +37,10 @@ pub mod halves;
 use followed::Followed;
 use halves::Halves;
 
+/// The label that tells what is pushed from what is scraped of agents: metrics have the same names, and one engine may
+/// have both.
+const FROM: &str = "from";
+
 /// How much of an answer is told, characters: a sentence that says why.
 const SAID: usize = 300;
 
@@ -196,7 +200,10 @@ impl Way for RemoteWrite {
     }
 
     fn points(&mut self, of: &Labelled<'_>, samples: &[Sample], end: Timestamp) -> Vec<Point> {
-        let labels = Arc::new(of.labels.clone());
+        let mut labels = of.labels.clone();
+        labels.push((FROM, "record".to_owned()));
+        labels.sort_unstable();
+        let labels = Arc::new(labels);
         self.followed.saw(&labels, samples, end);
         let point = |it: &Sample| Point {
             name: it.metric.name,

@@ -32,7 +32,7 @@ fn now() -> Timestamp {
 
 /// Whether the peer has a sample of every GPU for minutes in a row, and none twice.
 fn arrives(peer: &Peer, first: Minute) {
-    let power = "gpufleet_gpu_power_watts{origin=\"simulated\",cluster=\"demo\"}";
+    let power = "gpufleet_gpu_power_watts{origin=\"simulated\",cluster=\"demo\",from=\"record\"}";
     wait::until("ten minutes of every GPU arrive", PUSH_LIMIT, || {
         peer.get("/internal/force_flush");
         let counted = peer.query(&format!("count_over_time({power}[30m])"));

@@ -220,6 +220,12 @@ async fn each_minute_is_pushed_once_in_messages_of_bounded_size_and_the_cursor_s
     bench.starts_at(Minute(FIRST.0 - 1)).await;
     bench.round(&mut None).await.unwrap();
     assert_eq!(bench.taken(), (ALL, ALL), "of the selected metrics alone");
+    let first = bench.told.lock().unwrap().taken[0].0.clone();
+    let labels = "cluster=prod,from=record,gpu=GPU-0000,node=node-1,origin=live";
+    assert!(
+        first.ends_with(labels),
+        "sorted, and apart from what is scraped: {first}"
+    );
     let headers = bench.told.lock().unwrap().headers.clone();
     assert_eq!(headers["content-encoding"], "snappy");
     assert_eq!(headers["x-prometheus-remote-write-version"], "0.1.0");
@@ -337,7 +343,7 @@ async fn one_bad_sample_is_lost_alone_and_what_is_under_way_when_the_target_fail
  {
     let mut bench = bench().await.filled().await;
     bench.starts_at(Minute(FIRST.0 - 1)).await;
-    let bad = "gpufleet_gpu_power_watts,cluster=prod,gpu=GPU-0007,";
+    let bad = "gpufleet_gpu_power_watts,cluster=prod,from=record,gpu=GPU-0007,";
     bench.told.lock().unwrap().bad.push(bad);
     // The first message of all, its first half, and the second of them at a bad time.
     bench.answers(&[
