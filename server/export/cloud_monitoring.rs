@@ -33,6 +33,8 @@ pub mod containers;
 
 pub mod place;
 
+pub mod location;
+
 pub mod descriptor;
 
 pub mod streams;
@@ -79,7 +81,7 @@ section! {
         /// is not known to be in such a place is generic.
         pub resource: Monitored = Monitored::K8sNode,
         /// The location of k8s_node, k8s_container and generic, that of a regional cluster is a region; empty: the
-        /// node's zone.
+        /// node's zone, where it is one of Google's.
         pub location: String = String::new(),
         /// The label `writer` of every series, which no other writer to the project may have; empty: store.lease.
         pub writer: String = String::new(),
@@ -190,11 +192,16 @@ impl CloudMonitoring {
             true => lease,
             false => &config.writer,
         };
-        for (key, value) in [("writer", writer), ("location", &config.location)] {
-            if value.len() > LABEL_BYTES || value.chars().any(char::is_control) {
-                let why = format!(": at most {LABEL_BYTES} bytes and no control characters");
-                return Err(of(key)(why));
-            }
+        if writer.len() > LABEL_BYTES || writer.chars().any(char::is_control) {
+            let why = format!(": at most {LABEL_BYTES} bytes and no control characters");
+            return Err(of("writer")(why));
+        }
+        if !config.location.is_empty() && !location::is_known(&config.location) {
+            let why = format!(
+                " = {:?}: a region or zone of Google (us-central1), one of AWS (aws:us-east-1) or global; points of others are discarded",
+                config.location
+            );
+            return Err(of("location")(why));
         }
         let selection = Selection::read(&config.metrics);
         let selection = selection.map_err(|why| of("metrics")(format!(": {why}")))?;

@@ -29,7 +29,7 @@ fn series(kind: i64, start: Option<i64>, end: i64, value: f64) -> Value {
     json!({
         "metric": {"type": "custom.googleapis.com/energy", "labels": {"gpu": "GPU-1", "writer": "w"}},
         "resource": {"type": "k8s_node",
-                     "labels": {"location": "z", "cluster_name": "c", "node_name": "n"}},
+                     "labels": {"location": "us-central1-a", "cluster_name": "c", "node_name": "n"}},
         "metricKind": kind, "valueType": DOUBLE,
         "points": [{"interval": interval, "value": {"doubleValue": value}}],
     })
@@ -133,6 +133,10 @@ fn every_rule_of_a_point_is_kept() {
         (
             changed(|it| it["resource"]["labels"]["x"] = "y".into()),
             "k8s_node with",
+        ),
+        (
+            changed(|it| it["resource"]["labels"]["location"] = "rack-7".into()),
+            "Unrecognized region or location",
         ),
         (
             changed(|it| it["points"][0]["value"] = json!({"int64Value": "1"})),

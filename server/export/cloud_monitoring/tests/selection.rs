@@ -49,6 +49,10 @@ fn a_configuration_that_cannot_be_meant_is_refused_by_name() {
         &["price_from_250000_mib_usd_per_mib"],
     );
     refused(|it| it.writer = "x".repeat(300), &["writer"]);
+    refused(
+        |it| it.location = "rack-7".to_owned(),
+        &["location = \"rack-7\"", "us-central1"],
+    );
     let config = CloudMonitoringConfig::default();
     assert!(CloudMonitoring::new(&config, "lease").unwrap().is_none());
     let chosen = Selection::read(&config.metrics).expect("the default names metrics");
