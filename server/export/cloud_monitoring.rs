@@ -1,19 +1,19 @@
 //! Google Cloud Monitoring: minutes of the record as time series of a project, through Google's own client.
 //!
-//! Its rules, and where they are kept: a series has one point a minute, written in the order of time
-//! ([`super::push`]); the descriptor of a metric is made from the catalog before the first point
-//! ([`descriptor`]); a counter keeps its start until it is reset ([`streams`]); which resource a series is of
-//! ([`place`]). Of a request that is taken in part what breaks a rule is counted by reason and dropped, and what
-//! failed for now is sent again, so often ([`again`]). When no answer came the same points are sent again: it refuses those it has, so nothing
-//! counts twice.
+//! Its rules, and where they are kept: a series has one point a minute, written in the order of time, also when many
+//! are due at least [`CloudMonitoring::LEAST_BETWEEN`] apart ([`super::push`]); the descriptor of a metric is made from
+//! the catalog before the first point ([`descriptor`]); a counter keeps its start until it is reset ([`streams`]); which
+//! resource a series is of ([`place`]), in a place that it knows ([`location`]). Of a request that is taken in part
+//! what breaks a rule is counted by reason and dropped, and what failed for now is sent again, so often ([`again`]).
+//! When no answer came the same points are sent again: it refuses those it has, so nothing counts twice.
 //!
 //! Limits: [`CloudMonitoring::MOST`] series a request, [`CloudMonitoring::AT_ONCE`] requests at once within
-//! [`target::WITHIN`],
-//! [`again::MOST_TIMES`], [`MAX_AGE_HOURS`], [`streams::MAX_STREAMS`].
+//! [`target::WITHIN`], [`again::MOST_TIMES`], [`MAX_AGE_HOURS`], [`streams::MAX_STREAMS`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use gpufleet_program::section;
 use gpufleet_telemetry::catalog::{Kind, Metric, MetricId};
@@ -336,8 +336,10 @@ impl Way for CloudMonitoring {
     const NAME: &'static str = "cloud_monitoring";
     /// What one request may have.
     const MOST: usize = 200;
-    /// At 100 ms for a request that is 480,000 series a minute; its quota of requests is far above.
+    /// At 100 ms for a request that is 440,000 series a minute; its quota of requests is far above.
     const AT_ONCE: usize = 4;
+    /// A point of a series each five seconds is what it takes (cloud.google.com/monitoring/quotas).
+    const LEAST_BETWEEN: Duration = Duration::from_secs(5);
     type Point = Point;
     type State = Sending;
 

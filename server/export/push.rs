@@ -117,6 +117,9 @@ pub trait Way: Send + Sized {
     const MOST: usize;
     /// Pieces that are sent at once.
     const AT_ONCE: usize = 1;
+    /// Least time from the end of one minute's sending to the beginning of the next one's: for a target that takes points
+    /// of one series only so often.
+    const LEAST_BETWEEN: Duration = Duration::ZERO;
     /// What is sent of one sample.
     type Point: Send + Sync;
     /// What is known of a piece that is not through.
@@ -173,7 +176,7 @@ pub(super) async fn run<W: Way>(app: App, pushed: &Pushed, mut way: W, stop: Can
         let pause = tokio::select! {
             () = stop.cancelled() => return,
             done = job.round(clock, round) => match done {
-                Some(()) => LOOK_EVERY,
+                Some(()) => LOOK_EVERY.max(W::LEAST_BETWEEN),
                 None => progress.as_ref().map_or(MAX_PAUSE, |it| it.pause),
             },
         };
@@ -184,7 +187,8 @@ pub(super) async fn run<W: Way>(app: App, pushed: &Pushed, mut way: W, stop: Can
     }
 }
 
-/// Pushes what is due. What was read and not sent stays in `kept` for the next round.
+/// Pushes what is due, of a way that wants a time between minutes one of them. What was read and not sent stays in `kept`
+/// for the next round.
 pub(super) async fn round<W: Way>(
     app: &App,
     pushed: &Pushed,
@@ -227,13 +231,18 @@ pub(super) async fn round<W: Way>(
             break;
         }
         let done = progress.minute;
-        if (done.0 + 1).rem_euclid(way.plan().every_minutes.max(1)) == 0 {
+        let is_sent = (done.0 + 1).rem_euclid(way.plan().every_minutes.max(1)) == 0;
+        if is_sent {
             whole_minute(app, pushed, way, progress).await?;
             way.went_whole(Minute(done.0 + 1).start());
         }
         app.store.keep_export_cursor(W::NAME, done).await?;
         pushed.newest.store(done.0, Ordering::Relaxed);
         *progress = Progress::at(done.0 + 1);
+        if is_sent && !W::LEAST_BETWEEN.is_zero() {
+            // So long is waited before the next round.
+            break;
+        }
     }
     Ok(())
 }

@@ -22,6 +22,8 @@ const PAST: i64 = 25 * 3_600;
 const FUTURE: i64 = 5 * 60;
 /// How far points of one series are apart at least, milliseconds.
 const APART: i64 = 10_000;
+/// How long after one point of a series the next may be written, seconds of the clock.
+const PACE: i64 = 5;
 /// Most labels of a descriptor, and how long keys and values may be.
 const LABELS: usize = 10;
 const KEY: usize = 100;
@@ -116,6 +118,8 @@ pub struct CloudMonitoring {
     pub descriptors: BTreeMap<String, Descriptor>,
     /// The points of each series, by all that makes it one.
     pub series: BTreeMap<String, Vec<Point>>,
+    /// When each series was last written, Unix seconds.
+    pub written: BTreeMap<String, i64>,
     /// What was sent against the rules.
     pub broken: Vec<String>,
     /// Points that were there already.
@@ -308,7 +312,8 @@ impl CloudMonitoring {
         if kind == CUMULATIVE && point.start >= point.end {
             return Err(broken("a start that is not before the end"));
         }
-        let known = self.series.entry(name).or_default();
+        let last_written = self.written.get(&name).copied();
+        let known = self.series.entry(name.clone()).or_default();
         if let Some(last) = known.last() {
             if *last == point {
                 return Err(Refused::Repeat);
@@ -326,7 +331,11 @@ impl CloudMonitoring {
                 return Err(broken("a new start that is not after the last end"));
             }
         }
+        if last_written.is_some_and(|it| now - it < PACE) {
+            return Err(broken("a series that was written a moment ago"));
+        }
         known.push(point);
+        self.written.insert(name, now);
         Ok(())
     }
 
