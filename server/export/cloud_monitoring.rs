@@ -1,28 +1,27 @@
 //! Google Cloud Monitoring: minutes of the record as time series of a project, through Google's own client.
 //!
-//! Its rules, and where they are kept: a series has one point a minute, written in the order of time
-//! ([`super::push`]); the descriptor of a metric is made from the catalog before the first point
-//! ([`descriptor`]); a counter keeps its start until it is reset ([`streams`]); which resource a series is of
-//! ([`place`]). Of a request that is taken in part what breaks a rule is counted by reason and dropped, and what
-//! failed for now is sent again, so often ([`again`]). When no answer came the same points are sent again: it refuses those it has, so nothing
-//! counts twice.
+//! Its rules, and where they are kept: a series has one point a minute, written in the order of time, also when many
+//! are due at least [`CloudMonitoring::LEAST_BETWEEN`] apart ([`super::push`]); the descriptor of a metric is made from
+//! the catalog before the first point ([`descriptor`]); a counter keeps its start until it is reset ([`streams`]); which
+//! resource a series is of ([`place`]), in a place that it knows ([`location`]). Of a request that is taken in part
+//! what breaks a rule is counted by reason and dropped, and what failed for now is sent again, so often ([`again`]).
+//! When no answer came the same points are sent again: it refuses those it has, so nothing counts twice.
 //!
 //! Limits: [`CloudMonitoring::MOST`] series a request, [`CloudMonitoring::AT_ONCE`] requests at once within
-//! [`target::WITHIN`],
-//! [`again::MOST_TIMES`], [`MAX_AGE_HOURS`], [`streams::MAX_STREAMS`].
+//! [`target::WITHIN`], [`again::MOST_TIMES`], [`MAX_AGE_HOURS`], [`streams::MAX_STREAMS`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use google_cloud_monitoring_v3::model::TimeSeries;
 use gpufleet_program::section;
 use gpufleet_telemetry::catalog::{Kind, Metric, MetricId};
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::push::{self, Labelled, Plan, Sent, Way};
+use super::push::{self, Labelled, Piece, Plan, Sent, Way};
 use super::samples::{LABEL_BYTES, Sample, Selection};
 use crate::App;
 use crate::fleet::Fleet;
@@ -34,6 +33,8 @@ pub mod containers;
 
 pub mod place;
 
+pub mod location;
+
 pub mod descriptor;
 
 pub mod streams;
@@ -44,7 +45,7 @@ pub mod again;
 
 pub mod told;
 
-use again::{Again, Next};
+use again::{Again, Over};
 use containers::Containers;
 use cost::Month;
 use place::Monitored;
@@ -80,7 +81,7 @@ section! {
         /// is not known to be in such a place is generic.
         pub resource: Monitored = Monitored::K8sNode,
         /// The location of k8s_node, k8s_container and generic, that of a regional cluster is a region; empty: the
-        /// node's zone.
+        /// node's zone, where it is one of Google's.
         pub location: String = String::new(),
         /// The label `writer` of every series, which no other writer to the project may have; empty: store.lease.
         pub writer: String = String::new(),
@@ -122,8 +123,15 @@ pub struct Point {
     pub value: f64,
 }
 
-/// A piece, by its first point: the metric, where the labels of its resource lie, and the minute's end.
-type Piece = (MetricId, usize, Timestamp);
+/// What is known of a piece that is not through.
+#[derive(Debug, Default)]
+pub struct Sending {
+    again: Again,
+    /// Points that left it because what their metric is was refused.
+    unwanted: u64,
+    /// Some of it may have been taken: a request had no answer.
+    is_in_doubt: bool,
+}
 
 /// Cloud Monitoring as it is configured.
 pub struct CloudMonitoring {
@@ -145,14 +153,10 @@ pub struct CloudMonitoring {
     unwanted: HashSet<MetricId>,
     /// Points of the minute that is under way, by metric.
     series: BTreeMap<MetricId, u64>,
-    /// Pieces of which some points failed for now.
-    again: HashMap<Piece, Again>,
     /// The end of the newest minute that was written whole.
     whole: Option<Timestamp>,
     /// The last server may have died in the first minute that this one sends.
     is_first_minute: bool,
-    /// So many of the points that come next it may have: their last request had no answer.
-    in_doubt: usize,
     month: Option<Month>,
     settings: CloudMonitoringConfig,
 }
@@ -188,11 +192,16 @@ impl CloudMonitoring {
             true => lease,
             false => &config.writer,
         };
-        for (key, value) in [("writer", writer), ("location", &config.location)] {
-            if value.len() > LABEL_BYTES || value.chars().any(char::is_control) {
-                let why = format!(": at most {LABEL_BYTES} bytes and no control characters");
-                return Err(of(key)(why));
-            }
+        if writer.len() > LABEL_BYTES || writer.chars().any(char::is_control) {
+            let why = format!(": at most {LABEL_BYTES} bytes and no control characters");
+            return Err(of("writer")(why));
+        }
+        if !config.location.is_empty() && !location::is_known(&config.location) {
+            let why = format!(
+                " = {:?}: a region or zone of Google (us-central1), one of AWS (aws:us-east-1) or global; points of others are discarded",
+                config.location
+            );
+            return Err(of("location")(why));
         }
         let selection = Selection::read(&config.metrics);
         let selection = selection.map_err(|why| of("metrics")(format!(": {why}")))?;
@@ -217,10 +226,8 @@ impl CloudMonitoring {
             containers: Arc::default(),
             unwanted: HashSet::new(),
             series: BTreeMap::new(),
-            again: HashMap::new(),
             whole: None,
             is_first_minute: true,
-            in_doubt: 0,
             month: None,
             settings: config.clone(),
         }))
@@ -285,39 +292,30 @@ impl CloudMonitoring {
         Ok(())
     }
 
-    /// What is asked to be written of a piece: the places of its points, and they as time series.
-    fn request(&self, points: &[Point]) -> (Vec<usize>, Vec<TimeSeries>) {
-        let again = self.again.get(&piece(points));
-        let wanted = points.iter().enumerate().filter(|(place, it)| {
-            !self.unwanted.contains(&it.metric.id) && again.is_none_or(|it| it.wants(*place))
-        });
-        wanted
-            .map(|(place, it)| (place, descriptor::series(it, &self.prefix)))
-            .unzip()
+    /// Takes points out of a piece whose metrics are not taken as they are, and counts them.
+    fn leave_out_unwanted(&self, piece: &mut Piece<Self>) {
+        let before = piece.points.len();
+        let unwanted = &self.unwanted;
+        piece.points.retain(|it| !unwanted.contains(&it.metric.id));
+        let left = (before - piece.points.len()) as u64;
+        piece.state.unwanted += left;
+        self.told.count(Reason::Descriptor, left);
     }
 
-    /// What a verdict on points at these places makes of a piece; counts what is left out.
-    fn judged(
-        &mut self,
-        points: &[Point],
-        asked: &[usize],
-        verdict: &Verdict,
-        is_in_doubt: bool,
-    ) -> Sent {
-        let key = piece(points);
-        let mut again = self.again.remove(&key).unwrap_or_default();
-        let next = again.hear(asked, verdict);
+    /// What a verdict makes of a piece, some of which may be there already where that is in doubt; counts what is left out.
+    fn judged(&self, piece: &mut Piece<Self>, verdict: &Verdict, is_in_doubt: bool) -> Sent {
+        let Piece { points, state } = piece;
+        state.is_in_doubt = is_in_doubt;
         let (why, after) = match verdict {
             Verdict::Later { why, after, .. } => (why.clone(), *after),
             Verdict::Partly(it) => (it.why.clone(), it.after),
             Verdict::Refused { why, .. } => (why.clone(), None),
             Verdict::Taken => (String::new(), None),
         };
-        let Some(Next::Over(lost)) = next else {
-            self.again.insert(key, again);
+        let Some(Over { taken, lost }) = state.again.hear(points, verdict) else {
             return Sent::Later { why, after };
         };
-        let mut refused = 0;
+        let mut refused = state.unwanted;
         for (reason, count) in lost {
             let reason = match reason {
                 Reason::Refused if is_in_doubt || self.is_first_minute => Reason::SentAgain,
@@ -326,29 +324,24 @@ impl CloudMonitoring {
             self.told.count(reason, count);
             refused += count;
         }
-        let is_unwanted = |it: &&Point| self.unwanted.contains(&it.metric.id);
-        let unwanted = points.iter().filter(is_unwanted).count() as u64;
-        self.told.count(Reason::Descriptor, unwanted);
         Sent::Done {
-            refused: refused + unwanted,
+            taken,
+            refused,
             why,
         }
     }
-}
-
-fn piece(points: &[Point]) -> Piece {
-    let first = points.first().expect("a piece has a point");
-    let labels = Arc::as_ptr(&first.labels).addr();
-    (first.metric.id, labels, first.end)
 }
 
 impl Way for CloudMonitoring {
     const NAME: &'static str = "cloud_monitoring";
     /// What one request may have.
     const MOST: usize = 200;
-    /// At 100 ms for a request that is 480,000 series a minute; its quota of requests is far above.
+    /// At 100 ms for a request that is 440,000 series a minute; its quota of requests is far above.
     const AT_ONCE: usize = 4;
+    /// A point of a series each five seconds is what it takes (cloud.google.com/monitoring/quotas).
+    const LEAST_BETWEEN: Duration = Duration::from_secs(5);
     type Point = Point;
+    type State = Sending;
 
     fn plan(&self) -> &Plan {
         &self.plan
@@ -412,40 +405,36 @@ impl Way for CloudMonitoring {
         points
     }
 
-    async fn send(&mut self, pieces: &[&[Point]]) -> Vec<Sent> {
+    async fn send(&mut self, pieces: &mut [Piece<Self>]) -> Vec<Sent> {
         if let Err(later) = self.describe().await {
             return vec![later];
         }
-        let asked = pieces.iter().map(|it| self.request(it));
-        let (asked, mut requests): (Vec<_>, Vec<_>) = asked.unzip();
-        requests.retain(|it| !it.is_empty());
-        let was_in_doubt = self.in_doubt;
-        // A round that takes too long is given up in the middle of its requests.
-        self.in_doubt = pieces.iter().map(|it| it.len()).sum();
+        let mut requests = Vec::with_capacity(pieces.len());
+        let mut doubts = Vec::with_capacity(pieces.len());
+        for piece in pieces.iter_mut() {
+            self.leave_out_unwanted(piece);
+            if !piece.points.is_empty() {
+                let series = |it| descriptor::series(it, &self.prefix);
+                requests.push(piece.points.iter().map(series).collect());
+            }
+            // A round that takes too long is given up in the middle of its requests.
+            doubts.push(std::mem::replace(&mut piece.state.is_in_doubt, true));
+        }
         let mut written = self.target.write(requests).await.into_iter();
-        self.in_doubt = 0;
-        let (mut sent, mut before, mut kept) = (Vec::new(), 0, 0);
-        for (piece, asked) in pieces.iter().zip(&asked) {
-            let verdict = match asked.as_slice() {
-                [] => Verdict::Taken,
-                _ => written.next().expect("each request has a verdict"),
+        let mut sent = Vec::with_capacity(pieces.len());
+        for (piece, was_in_doubt) in pieces.iter_mut().zip(doubts) {
+            let verdict = match piece.points.is_empty() {
+                true => Verdict::Taken,
+                false => written.next().expect("each request has a verdict"),
             };
-            let is_new_doubt = matches!(
+            let is_unanswered = matches!(
                 verdict,
                 Verdict::Later {
                     is_in_doubt: true,
                     ..
                 }
             );
-            let is_in_doubt = before < was_in_doubt || is_new_doubt;
-            before += piece.len();
-            let outcome = self.judged(piece, asked, &verdict, is_in_doubt);
-            if matches!(outcome, Sent::Later { .. }) {
-                kept += piece.len();
-                // Those before it that wait on count as well: better a doubt too many.
-                self.in_doubt = if is_in_doubt { kept } else { self.in_doubt };
-            }
-            sent.push(outcome);
+            sent.push(self.judged(piece, &verdict, was_in_doubt || is_unanswered));
         }
         sent
     }
@@ -460,7 +449,6 @@ impl Way for CloudMonitoring {
         self.nodes.clear();
         self.streams.forget_before(end);
         containers::lock(&self.containers).forget_before(end);
-        self.again.clear();
         let of_metrics = std::mem::take(&mut self.series);
         let series = of_metrics.values().sum();
         self.told.wrote(of_metrics);

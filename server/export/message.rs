@@ -5,6 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
+/// The labels of a resource, sorted by name.
+pub type Labels = Arc<Vec<(&'static str, String)>>;
+
+/// The value that says that a series has no more samples: a NaN that nothing else is. The protocol names its bits.
+pub const STALE: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
+
 /// The whole message.
 #[derive(Clone, PartialEq, Message)]
 struct WriteRequest {
@@ -41,9 +47,9 @@ struct Sample {
 pub struct Point {
     /// The metric's name.
     pub name: &'static str,
-    /// The labels of its resource, sorted by name.
-    pub labels: Arc<Vec<(&'static str, String)>>,
-    /// Its value.
+    /// The labels of its resource.
+    pub labels: Labels,
+    /// Its value, or [`STALE`].
     pub value: f64,
     /// Its time, Unix milliseconds.
     pub at_ms: i64,
@@ -72,9 +78,9 @@ pub fn body(points: &[Point]) -> Bytes {
     Bytes::from(packed.expect("a message of so few samples is shorter than snappy's 4 GiB"))
 }
 
-/// The samples of a message: their labels in one text, and their times.
+/// The samples of a message: their labels in one text, their times, and the bits of their values.
 #[cfg(test)]
-pub(super) fn read_for_tests(body: &[u8]) -> Vec<(String, i64)> {
+pub(super) fn read_for_tests(body: &[u8]) -> Vec<(String, i64, u64)> {
     let plain = snap::raw::Decoder::new().decompress_vec(body);
     let message = WriteRequest::decode(&*plain.unwrap()).unwrap();
     let text = |it: &TimeSeries| {
@@ -82,10 +88,11 @@ pub(super) fn read_for_tests(body: &[u8]) -> Vec<(String, i64)> {
         let pairs = labels.map(|it| format!("{}={}", it.name, it.value));
         pairs.collect::<Vec<_>>().join(",")
     };
-    let series = message.timeseries.iter();
-    series
-        .map(|it| (text(it), it.samples[0].timestamp))
-        .collect()
+    let sample = |it: &TimeSeries| {
+        let sample = &it.samples[0];
+        (text(it), sample.timestamp, sample.value.to_bits())
+    };
+    message.timeseries.iter().map(sample).collect()
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Pushes minutes of the record one way, from where its durable cursor stands.
 //!
 //! A minute is read in pages of resources, made into points, and sent in pieces, so many at once as the way
-//! takes; no two of a minute have a series in common. When all of it is taken the cursor moves, so a crash
-//! sends at most one minute again. A way that fails is tried again with pauses that grow; what it refuses is
-//! counted and not sent again. What comes later than its delay after a minute is not pushed.
+//! takes; no two of a minute have a series in common. A piece keeps its points, and what its way knows of them,
+//! until it is through. When all of a minute is taken the cursor moves, so a crash sends at most one minute again.
+//! A way that fails is tried again with pauses that grow; what it refuses is counted and not sent again. What comes
+//! later than its delay after a minute is not pushed.
 //!
 //! Limits: points of [`PAGE`] resources and of the pieces that are sent at once in memory, minutes older than
 //! the way takes are skipped and counted, a pause is at most [`MAX_PAUSE`].
@@ -73,6 +74,8 @@ pub struct Plan {
 pub enum Sent {
     /// All of it was taken or refused.
     Done {
+        /// How many points were taken.
+        taken: u64,
         /// How many points were refused.
         refused: u64,
         /// Why, of the first.
@@ -87,6 +90,14 @@ pub enum Sent {
     },
 }
 
+/// Points that are sent together until all of them are through.
+pub struct Piece<W: Way> {
+    /// Those that are still to be sent; the way takes out what is through before the others are.
+    pub points: Vec<W::Point>,
+    /// What the way knows of them.
+    pub state: W::State,
+}
+
 /// A resource with the labels that all its points share.
 #[derive(Debug)]
 pub struct Labelled<'a> {
@@ -99,15 +110,20 @@ pub struct Labelled<'a> {
 }
 
 /// A way to push.
-pub trait Way: Send {
+pub trait Way: Send + Sized {
     /// What it is called: its cursor and its job.
     const NAME: &'static str;
     /// Most points of one piece.
     const MOST: usize;
     /// Pieces that are sent at once.
     const AT_ONCE: usize = 1;
+    /// Least time from the end of one minute's sending to the beginning of the next one's: for a target that takes points
+    /// of one series only so often.
+    const LEAST_BETWEEN: Duration = Duration::ZERO;
     /// What is sent of one sample.
     type Point: Send + Sync;
+    /// What is known of a piece that is not through.
+    type State: Default + Send + Sync;
 
     /// When and what it is given.
     fn plan(&self) -> &Plan;
@@ -116,21 +132,26 @@ pub trait Way: Send {
     fn points(&mut self, of: &Labelled<'_>, samples: &[Sample], end: Timestamp)
     -> Vec<Self::Point>;
 
+    /// What is sent behind the points of all resources of the minute that ends at `end`.
+    fn rest(&mut self, _end: Timestamp) -> Vec<Self::Point> {
+        Vec::new()
+    }
+
     /// Sends at most [`Self::AT_ONCE`] pieces, at least one; what became of each, of the first ones where it gave
     /// up before it had tried all.
-    fn send(&mut self, pieces: &[&[Self::Point]]) -> impl Future<Output = Vec<Sent>> + Send;
+    fn send(&mut self, pieces: &mut [Piece<Self>]) -> impl Future<Output = Vec<Sent>> + Send;
 
     /// Hears that all pieces of the minute that ends at `end` are sent.
     fn went_whole(&mut self, _end: Timestamp) {}
 }
 
 /// How far a way is.
-pub(super) struct Progress<P> {
+pub(super) struct Progress<W: Way> {
     minute: Minute,
     /// The last resource that is read; none when all are.
     after: Option<i64>,
-    /// What is read and not sent.
-    waiting: Vec<P>,
+    /// What is read and not sent; the last of them is not sent before all is read.
+    waiting: Vec<Piece<W>>,
     pub(super) pause: Duration,
 }
 
@@ -155,7 +176,7 @@ pub(super) async fn run<W: Way>(app: App, pushed: &Pushed, mut way: W, stop: Can
         let pause = tokio::select! {
             () = stop.cancelled() => return,
             done = job.round(clock, round) => match done {
-                Some(()) => LOOK_EVERY,
+                Some(()) => LOOK_EVERY.max(W::LEAST_BETWEEN),
                 None => progress.as_ref().map_or(MAX_PAUSE, |it| it.pause),
             },
         };
@@ -166,12 +187,13 @@ pub(super) async fn run<W: Way>(app: App, pushed: &Pushed, mut way: W, stop: Can
     }
 }
 
-/// Pushes what is due. What was read and not sent stays in `kept` for the next round.
+/// Pushes what is due, of a way that wants a time between minutes one of them. What was read and not sent stays in `kept`
+/// for the next round.
 pub(super) async fn round<W: Way>(
     app: &App,
     pushed: &Pushed,
     way: &mut W,
-    kept: &mut Option<Progress<W::Point>>,
+    kept: &mut Option<Progress<W>>,
 ) -> Result<(), RoundError> {
     let now = app.clock.now();
     let due = (now.seconds() - way.plan().delay_s).div_euclid(i64::from(SECONDS_PER_MINUTE));
@@ -209,13 +231,18 @@ pub(super) async fn round<W: Way>(
             break;
         }
         let done = progress.minute;
-        if (done.0 + 1).rem_euclid(way.plan().every_minutes.max(1)) == 0 {
+        let is_sent = (done.0 + 1).rem_euclid(way.plan().every_minutes.max(1)) == 0;
+        if is_sent {
             whole_minute(app, pushed, way, progress).await?;
             way.went_whole(Minute(done.0 + 1).start());
         }
         app.store.keep_export_cursor(W::NAME, done).await?;
         pushed.newest.store(done.0, Ordering::Relaxed);
         *progress = Progress::at(done.0 + 1);
+        if is_sent && !W::LEAST_BETWEEN.is_zero() {
+            // So long is waited before the next round.
+            break;
+        }
     }
     Ok(())
 }
@@ -224,12 +251,15 @@ async fn whole_minute<W: Way>(
     app: &App,
     pushed: &Pushed,
     way: &mut W,
-    progress: &mut Progress<W::Point>,
+    progress: &mut Progress<W>,
 ) -> Result<(), RoundError> {
     let end = Minute(progress.minute.0 + 1).start();
     loop {
-        let is_last = progress.after.is_none();
-        let least = if is_last { 1 } else { W::MOST * W::AT_ONCE };
+        // The last piece may still grow.
+        let least = match progress.after {
+            Some(_) => W::AT_ONCE + 1,
+            None => 1,
+        };
         while progress.waiting.len() >= least {
             send(pushed, way, progress).await?;
         }
@@ -249,13 +279,15 @@ async fn whole_minute<W: Way>(
                         labels,
                         holder: row.held_most_by(),
                     };
-                    let points = way.points(&of, &found, end);
-                    progress.waiting.extend(points);
+                    progress.add(way.points(&of, &found, end));
                 }
                 None => _ = pushed.long_names.fetch_add(1, Ordering::Relaxed),
             }
         }
         progress.after = page.next;
+        if page.next.is_none() {
+            progress.add(way.rest(end));
+        }
     }
 }
 
@@ -263,17 +295,19 @@ async fn whole_minute<W: Way>(
 async fn send<W: Way>(
     pushed: &Pushed,
     way: &mut W,
-    progress: &mut Progress<W::Point>,
+    progress: &mut Progress<W>,
 ) -> Result<(), RoundError> {
-    let count = progress.waiting.len().min(W::MOST * W::AT_ONCE);
-    let pieces: Vec<&[W::Point]> = progress.waiting[..count].chunks(W::MOST).collect();
-    let outcomes = way.send(&pieces).await;
+    let count = progress.waiting.len().min(W::AT_ONCE);
+    let outcomes = way.send(&mut progress.waiting[..count]).await;
     let mut failed = None;
-    for (piece, outcome) in pieces.iter().zip(&outcomes) {
+    for outcome in &outcomes {
         match outcome {
-            Sent::Done { refused, why } => {
-                let taken = (piece.len() as u64).saturating_sub(*refused);
-                pushed.taken.fetch_add(taken, Ordering::Relaxed);
+            Sent::Done {
+                taken,
+                refused,
+                why,
+            } => {
+                pushed.taken.fetch_add(*taken, Ordering::Relaxed);
                 pushed.refused.fetch_add(*refused, Ordering::Relaxed);
                 if *refused > 0 {
                     let (name, minute) = (W::NAME, progress.minute.0);
@@ -293,12 +327,10 @@ async fn send<W: Way>(
             }
         }
     }
-    let mut place = 0;
-    progress.waiting.retain(|_| {
-        let outcome = outcomes.get(place / W::MOST);
-        place += 1;
-        !matches!(outcome, Some(Sent::Done { .. }))
-    });
+    let mut outcomes = outcomes.into_iter();
+    progress
+        .waiting
+        .retain(|_| !matches!(outcomes.next(), Some(Sent::Done { .. })));
     match failed {
         None => {
             progress.pause = FIRST_PAUSE;
@@ -312,13 +344,27 @@ async fn send<W: Way>(
     }
 }
 
-impl<P> Progress<P> {
+impl<W: Way> Progress<W> {
     fn at(minute: i64) -> Self {
         Self {
             minute: Minute(minute),
             after: Some(0),
             waiting: Vec::new(),
             pause: FIRST_PAUSE,
+        }
+    }
+
+    /// Puts points into pieces, each of them full but the last.
+    fn add(&mut self, points: Vec<W::Point>) {
+        for point in points {
+            let open = self.waiting.last_mut();
+            match open.filter(|it| it.points.len() < W::MOST) {
+                Some(piece) => piece.points.push(point),
+                None => self.waiting.push(Piece {
+                    points: vec![point],
+                    state: W::State::default(),
+                }),
+            }
         }
     }
 }

@@ -1,12 +1,16 @@
 //! Prometheus remote write 1.0: minutes of the record to Prometheus, VictoriaMetrics, Mimir.
 //!
 //! 408, 425, 429, 5xx and no answer are tried again; so are redirects, 401, 403, 404 and 407, which say
-//! nothing of the samples: a token or an address can be mended. Any other 4xx is never tried again.
+//! nothing of the samples: a token or an address can be mended. The protocol would have samples dropped for some
+//! of these. Any other 4xx is never tried again, but one that is for what is in a message goes again in [`halves`].
 //!
-//! Limits: [`RemoteWrite::MOST`] samples a message; what `notify::wire` says of one POST.
+//! A series that ends is marked as ended ([`followed`]).
+//!
+//! Limits: [`RemoteWrite::MOST`] samples a message, [`halves::MOST_SPLITS`], [`followed::MOST`]; what `notify::wire` says of one POST.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use gpufleet_program::section;
@@ -18,13 +22,24 @@ use http::{Method, Uri};
 use tokio_util::sync::CancellationToken;
 
 use super::message::{Point, body};
-use super::push::{self, Labelled, Plan, Sent, Way};
+use super::push::{self, Labelled, Piece, Plan, Sent, Way};
 use super::samples::{Sample, Selection};
 use crate::App;
 use crate::notify::channel::{Post, address};
 use crate::notify::secret::Secret;
 use crate::notify::wire::Wire;
 use crate::words::text::harmless;
+
+pub mod followed;
+
+pub mod halves;
+
+use followed::Followed;
+use halves::Halves;
+
+/// The label that tells what is pushed from what is scraped of agents: metrics have the same names, and one engine may
+/// have both.
+const FROM: &str = "from";
 
 /// How much of an answer is told, characters: a sentence that says why.
 const SAID: usize = 300;
@@ -52,6 +67,23 @@ section! {
     }
 }
 
+/// What became of a message.
+enum Answer {
+    /// All of it was taken.
+    Taken,
+    /// It will not be.
+    Refused {
+        why: String,
+        /// Whether a part of it may be taken.
+        is_for_samples: bool,
+    },
+    /// Not now.
+    Later {
+        why: String,
+        after: Option<Duration>,
+    },
+}
+
 /// A target.
 pub struct RemoteWrite {
     to: Uri,
@@ -60,6 +92,7 @@ pub struct RemoteWrite {
     tenant: Option<HeaderValue>,
     wire: Wire,
     plan: Plan,
+    followed: Followed,
 }
 
 impl RemoteWrite {
@@ -122,6 +155,7 @@ impl RemoteWrite {
                 max_age_minutes: number(config.max_age_h.saturating_mul(60)),
                 every_minutes: 1,
             },
+            followed: Followed::default(),
         }))
     }
 
@@ -159,13 +193,18 @@ impl Way for RemoteWrite {
     /// What Prometheus itself sends.
     const MOST: usize = 2_000;
     type Point = Point;
+    type State = Halves;
 
     fn plan(&self) -> &Plan {
         &self.plan
     }
 
     fn points(&mut self, of: &Labelled<'_>, samples: &[Sample], end: Timestamp) -> Vec<Point> {
-        let labels = Arc::new(of.labels.clone());
+        let mut labels = of.labels.clone();
+        labels.push((FROM, "record".to_owned()));
+        labels.sort_unstable();
+        let labels = Arc::new(labels);
+        self.followed.saw(&labels, samples, end);
         let point = |it: &Sample| Point {
             name: it.metric.name,
             labels: Arc::clone(&labels),
@@ -175,15 +214,43 @@ impl Way for RemoteWrite {
         samples.iter().map(point).collect()
     }
 
-    async fn send(&mut self, pieces: &[&[Point]]) -> Vec<Sent> {
+    fn rest(&mut self, end: Timestamp) -> Vec<Point> {
+        self.followed.ended(end)
+    }
+
+    async fn send(&mut self, pieces: &mut [Piece<Self>]) -> Vec<Sent> {
         // One after the other, as Prometheus wants the samples of a series.
-        vec![self.send_one(pieces[0]).await]
+        vec![self.send_piece(&mut pieces[0]).await]
+    }
+
+    fn went_whole(&mut self, end: Timestamp) {
+        self.followed.went_whole(end);
     }
 }
 
 impl RemoteWrite {
-    async fn send_one(&self, points: &[Point]) -> Sent {
-        let later = |why| Sent::Later { why, after: None };
+    /// Sends what is left of a piece, in halves where some of it is refused.
+    async fn send_piece(&self, piece: &mut Piece<Self>) -> Sent {
+        let Piece { points, state } = piece;
+        while let Some(part) = state.next(points.len()) {
+            match self.send_one(&points[part]).await {
+                Answer::Taken => state.taken(),
+                Answer::Refused {
+                    why,
+                    is_for_samples,
+                } => state.refused(why, is_for_samples),
+                Answer::Later { why, after } => return Sent::Later { why, after },
+            }
+        }
+        Sent::Done {
+            taken: points.len() as u64 - state.refused,
+            refused: state.refused,
+            why: state.why.clone(),
+        }
+    }
+
+    async fn send_one(&self, points: &[Point]) -> Answer {
+        let later = |why| Answer::Later { why, after: None };
         let headers = match self.headers() {
             Ok(headers) => headers,
             Err(why) => return later(why),
@@ -198,30 +265,27 @@ impl RemoteWrite {
             Err(error) => return later(error.why),
         };
         if answer.status.is_success() {
-            return Sent::Done {
-                refused: 0,
-                why: String::new(),
-            };
+            return Answer::Taken;
         }
-        let is_for_later = matches!(
-            answer.status.as_u16(),
-            401 | 403 | 404 | 407 | 408 | 425 | 429
-        );
-        let is_refused = answer.status.is_client_error() && !is_for_later;
         let body = self.token.hidden(&answer.body);
         let why = format!(
             "it answered {}: {}",
             answer.status,
             harmless(body.trim(), SAID)
         );
-        match is_refused {
-            true => Sent::Done {
-                refused: points.len() as u64,
+        match answer.status.as_u16() {
+            // The sample is out of order or breaks a limit, by the target's taste, or the message is too long.
+            400 | 409 | 413 | 422 => Answer::Refused {
                 why,
+                is_for_samples: true,
             },
-            false => Sent::Later {
+            ..400 | 401 | 403 | 404 | 407 | 408 | 425 | 429 | 500.. => Answer::Later {
                 why,
                 after: answer.retry_after,
+            },
+            _ => Answer::Refused {
+                why,
+                is_for_samples: false,
             },
         }
     }

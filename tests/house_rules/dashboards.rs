@@ -272,6 +272,23 @@ fn only_collectives_that_were_timed_on_several_ranks_say_what_was_waited_in_them
     }
 }
 
+#[test]
+fn what_is_pushed_by_remote_write_is_not_added_to_what_is_scraped() {
+    let scraped = "gpufleet_gpu_power_watts{cluster='c', node='n', gpu='0', uuid='GPU-1'}";
+    let pushed = "gpufleet_gpu_power_watts{cluster='c', node='n', gpu='GPU-1', index='0', origin='live', from='record'}";
+    let both = [(scraped, "300x9"), (pushed, "300x9")];
+    let query = query_of("fleet", "Power");
+    let wrong = answers(&query, &both, 5, Some(("{cluster=\"c\"}", 300.0)));
+    assert_eq!(wrong, None);
+    let filters = variables().filters.into_iter();
+    let of_prometheus = filters.filter(|it| it.0 != "ledger");
+    let mixed: Vec<_> = of_prometheus
+        .filter(|it| !it.1.starts_with("from=\"\", "))
+        .map(|it| it.0)
+        .collect();
+    assert_eq!(mixed, [] as [String; 0]);
+}
+
 /// Every query of a dashboard as Grafana sends it when all is chosen.
 fn queries(source: &Dashboard, variables: &Variables) -> Vec<String> {
     let queries = source.panels().flat_map(|panel| &panel.queries);

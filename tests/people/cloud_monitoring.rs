@@ -22,6 +22,8 @@ const PAST: i64 = 25 * 3_600;
 const FUTURE: i64 = 5 * 60;
 /// How far points of one series are apart at least, milliseconds.
 const APART: i64 = 10_000;
+/// How long after one point of a series the next may be written, seconds of the clock.
+const PACE: i64 = 5;
 /// Most labels of a descriptor, and how long keys and values may be.
 const LABELS: usize = 10;
 const KEY: usize = 100;
@@ -52,6 +54,52 @@ const RESOURCES: [(&str, &[&str]); 5] = [
     ("generic_task", &["location", "namespace", "job", "task_id"]),
 ];
 
+/// Google's regions (cloud.google.com/about/locations, 2025).
+const REGIONS: [&str; 42] = [
+    "africa-south1",
+    "asia-east1",
+    "asia-east2",
+    "asia-northeast1",
+    "asia-northeast2",
+    "asia-northeast3",
+    "asia-south1",
+    "asia-south2",
+    "asia-southeast1",
+    "asia-southeast2",
+    "australia-southeast1",
+    "australia-southeast2",
+    "europe-central2",
+    "europe-north1",
+    "europe-north2",
+    "europe-southwest1",
+    "europe-west1",
+    "europe-west10",
+    "europe-west12",
+    "europe-west2",
+    "europe-west3",
+    "europe-west4",
+    "europe-west6",
+    "europe-west8",
+    "europe-west9",
+    "me-central1",
+    "me-central2",
+    "me-west1",
+    "northamerica-northeast1",
+    "northamerica-northeast2",
+    "northamerica-south1",
+    "southamerica-east1",
+    "southamerica-west1",
+    "us-central1",
+    "us-east1",
+    "us-east4",
+    "us-east5",
+    "us-south1",
+    "us-west1",
+    "us-west2",
+    "us-west3",
+    "us-west4",
+];
+
 /// Units that our metrics have, in UCUM's words.
 const UNITS: [&str; 10] = ["W", "J", "Cel", "Hz", "By", "By/s", "s", "h", "%", "1"];
 
@@ -70,6 +118,8 @@ pub struct CloudMonitoring {
     pub descriptors: BTreeMap<String, Descriptor>,
     /// The points of each series, by all that makes it one.
     pub series: BTreeMap<String, Vec<Point>>,
+    /// When each series was last written, Unix seconds.
+    pub written: BTreeMap<String, i64>,
     /// What was sent against the rules.
     pub broken: Vec<String>,
     /// Points that were there already.
@@ -262,7 +312,8 @@ impl CloudMonitoring {
         if kind == CUMULATIVE && point.start >= point.end {
             return Err(broken("a start that is not before the end"));
         }
-        let known = self.series.entry(name).or_default();
+        let last_written = self.written.get(&name).copied();
+        let known = self.series.entry(name.clone()).or_default();
         if let Some(last) = known.last() {
             if *last == point {
                 return Err(Refused::Repeat);
@@ -280,7 +331,11 @@ impl CloudMonitoring {
                 return Err(broken("a new start that is not after the last end"));
             }
         }
+        if last_written.is_some_and(|it| now - it < PACE) {
+            return Err(broken("a series that was written a moment ago"));
+        }
         known.push(point);
+        self.written.insert(name, now);
         Ok(())
     }
 
@@ -316,10 +371,27 @@ impl CloudMonitoring {
             .1
             .iter()
             .all(|key| labels.get(key).is_some_and(|it| !it.is_empty()));
-        match is_whole && labels.len() == expected.1.len() {
-            true => Ok(kind),
-            false => Err(format!("{resource} with the labels {labels:?}")),
+        if !is_whole || labels.len() != expected.1.len() {
+            return Err(format!("{resource} with the labels {labels:?}"));
         }
+        match labels.iter().all(|(key, value)| is_place(key, value)) {
+            true => Ok(kind),
+            false => Err(format!("Unrecognized region or location: {labels:?}")),
+        }
+    }
+}
+
+/// Whether a label that says where something is names a place that there is.
+fn is_place(key: &str, value: &str) -> bool {
+    let zone = value.rsplit_once('-');
+    let is_zone = zone.is_some_and(|(region, zone)| REGIONS.contains(&region) && zone.len() == 1);
+    match key {
+        "zone" => is_zone,
+        "location" => {
+            let is_elsewhere = value == "global" || value.starts_with("aws:us-east-1");
+            is_zone || is_elsewhere || REGIONS.contains(&value)
+        }
+        _ => true,
     }
 }
 

@@ -2,15 +2,14 @@
 //! to.
 //!
 //! Cloud Monitoring counts what it does not take by code, and names the points only in its words. Where it names them,
-//! those alone are sent again; else the whole request is, and what is there already or breaks a rule is refused again,
-//! which is taken off the count. Rules of writing hold: the points are those of the same minute, one of each series, and
-//! no later minute begins before they are through ([`crate::export::push`]).
+//! the others leave the piece and those alone are sent again; else all of it is, and what is there already is refused,
+//! which is taken off the count. What breaks a rule breaks it each time: the last answer has all of it. Rules of writing
+//! hold: the points are those of the same minute, one of each series, and no later minute begins before they are through
+//! ([`crate::export::push`]).
 //!
 //! Limit: [`MOST_TIMES`].
 
-use std::collections::BTreeSet;
-
-use super::target::{Partly, Reason, Verdict};
+use super::target::{Reason, Verdict};
 
 /// How often points are sent again: with its pauses 14 s in all, so that the next minute is in time.
 pub const MOST_TIMES: u32 = 3;
@@ -20,99 +19,74 @@ pub const MOST_TIMES: u32 = 3;
 pub struct Again {
     /// How often it was sent again.
     times: u32,
-    /// Points that are there, by their place in the piece.
-    there: BTreeSet<usize>,
-    /// How many more are there; which was not said.
+    /// Points that were taken and have left it.
+    left: u64,
+    /// How many of those in it are there as well; which was not said.
     unnamed: u64,
-    /// Points that will not be taken, by reason.
-    lost: Vec<(Reason, u64)>,
 }
 
-/// What becomes of a piece.
+/// What became of a piece.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Some of it is to be sent again.
-    Again,
-    /// It is over, but for so many points that will not be taken, by reason.
-    Over(Vec<(Reason, u64)>),
+pub struct Over {
+    /// How many points were taken.
+    pub taken: u64,
+    /// How many will not be, by reason.
+    pub lost: Vec<(Reason, u64)>,
 }
 
 impl Again {
-    /// Whether the point at this place of the piece is still to be sent.
-    pub fn wants(&self, place: usize) -> bool {
-        !self.there.contains(&place)
-    }
-
-    /// Hears what became of the points at these places of the piece. None where that is not known yet.
-    pub fn hear(&mut self, asked: &[usize], verdict: &Verdict) -> Option<Next> {
-        let count = asked.len() as u64;
-        let (taken, by, places, is_passing) = match verdict {
+    /// Hears what became of the points of a piece, all of which were sent, and takes out those of which it is said that
+    /// they are there. None while the others are to be sent again.
+    pub fn hear<P>(&mut self, points: &mut Vec<P>, verdict: &Verdict) -> Option<Over> {
+        let count = points.len() as u64;
+        let (taken, by, passing) = match verdict {
             Verdict::Later { .. } => return None,
-            Verdict::Taken => (count, &[][..], None, false),
-            Verdict::Refused { by, .. } => (count.saturating_sub(sum(by)), &by[..], None, false),
-            Verdict::Partly(Partly {
-                taken, by, places, ..
-            }) => (*taken, &by[..], places.as_ref(), true),
+            Verdict::Taken => (count, &[][..], None),
+            Verdict::Refused { by, .. } => (count.saturating_sub(sum(by)), &by[..], None),
+            Verdict::Partly(it) => (it.taken, &it.by[..], Some(it)),
         };
         // It may be away as a whole: that is for the age of a minute to bound.
-        if is_passing && taken == 0 && by.is_empty() && *self == Self::default() {
+        if passing.is_some() && taken == 0 && by.is_empty() && *self == Self::default() {
             return None;
         }
-        self.lose(by);
-        match places {
+        let mut lost = without(by, self.unnamed);
+        match passing.and_then(|it| it.places.as_ref()) {
             Some(places) => {
-                let taken = asked.iter().enumerate();
-                let taken = taken.filter(|(place, _)| !places.contains(place));
-                self.there.extend(taken.map(|(_, of)| *of));
+                let mut place = 0;
+                points.retain(|_| {
+                    place += 1;
+                    places.contains(&(place - 1))
+                });
+                self.left += taken;
             }
             None => self.unnamed += taken,
         }
-        // What was named before is not asked for again, and not among these.
-        let named = match places {
-            Some(_) => taken,
-            None => 0,
-        };
-        let left = count.saturating_sub(named + self.unnamed + sum(&self.lost));
-        if is_passing && left > 0 && self.times < MOST_TIMES {
+        let count = points.len() as u64;
+        let failed = count.saturating_sub(self.unnamed + sum(&lost));
+        if passing.is_some() && failed > 0 && self.times < MOST_TIMES {
             self.times += 1;
-            return Some(Next::Again);
+            return None;
         }
-        if left > 0 {
-            self.add(Reason::Failed, left);
+        if failed > 0 {
+            lost.push((Reason::Failed, failed));
         }
-        Some(Next::Over(std::mem::take(&mut self.lost)))
+        Some(Over {
+            taken: self.left + count.saturating_sub(sum(&lost)),
+            lost,
+        })
     }
+}
 
-    /// Takes in what is refused, without what was before and what is refused because it is there.
-    fn lose(&mut self, by: &[(Reason, u64)]) {
-        let mut new = by.to_vec();
-        let mut take_off = |from: Option<Reason>, most: u64| {
-            let mut most = most;
-            let of = |it: &&mut (Reason, u64)| from.is_none_or(|reason| it.0 == reason);
-            for it in new.iter_mut().filter(of) {
-                let same = most.min(it.1);
-                (it.1, most) = (it.1 - same, most - same);
-            }
-            most
-        };
-        let mut before = 0;
-        for (reason, count) in &self.lost {
-            before += take_off(Some(*reason), *count);
-        }
-        before += take_off(Some(Reason::Refused), self.unnamed);
-        take_off(None, before);
-        for (reason, count) in new {
-            self.add(reason, count);
-        }
+/// What is refused, without so many that are because they are there.
+fn without(by: &[(Reason, u64)], there: u64) -> Vec<(Reason, u64)> {
+    let mut there = there;
+    let mut lost = by.to_vec();
+    for (_, count) in lost.iter_mut().filter(|it| it.0 == Reason::Refused) {
+        let same = there.min(*count);
+        (*count, there) = (*count - same, there - same);
     }
-
-    fn add(&mut self, reason: Reason, count: u64) {
-        match self.lost.iter_mut().find(|it| it.0 == reason) {
-            Some(known) => known.1 += count,
-            None if count > 0 => self.lost.push((reason, count)),
-            None => {}
-        }
-    }
+    lost.retain(|it| it.1 > 0);
+    lost
 }
 
 fn sum(by: &[(Reason, u64)]) -> u64 {
@@ -122,6 +96,7 @@ fn sum(by: &[(Reason, u64)]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::cloud_monitoring::target::Partly;
 
     fn partly(taken: u64, by: &[(Reason, u64)], places: Option<&[usize]>) -> Verdict {
         Verdict::Partly(Partly {
@@ -140,16 +115,21 @@ mod tests {
         }
     }
 
-    /// What becomes of ten points that are answered so, one answer after the other.
-    fn after(verdicts: &[Verdict]) -> (Option<Next>, Vec<usize>) {
+    /// What becomes of ten points that are answered so, one answer after the other, and those that are in the piece then.
+    fn after(verdicts: &[Verdict]) -> (Option<Over>, Vec<usize>) {
         let mut again = Again::default();
-        let mut next = None;
-        let mut asked = Vec::new();
+        let mut points: Vec<usize> = (0..10).collect();
+        let mut over = None;
         for verdict in verdicts {
-            asked = (0..10).filter(|it| again.wants(*it)).collect();
-            next = again.hear(&asked, verdict);
+            assert_eq!(over, None, "it is over");
+            over = again.hear(&mut points, verdict);
         }
-        (next, asked)
+        (over, points)
+    }
+
+    fn over(taken: u64, lost: &[(Reason, u64)]) -> Option<Over> {
+        let lost = lost.to_vec();
+        Some(Over { taken, lost })
     }
 
     #[test]
@@ -157,29 +137,28 @@ mod tests {
         use Reason::{Failed, Refused};
         // Of ten, two failed for now and one breaks a rule.
         let first = partly(7, &[(Refused, 1)], Some(&[2, 5, 9]));
-        assert_eq!(after(std::slice::from_ref(&first)).0, Some(Next::Again));
-        let (next, asked) = after(&[first.clone(), refused(&[(Refused, 1)])]);
-        assert_eq!(asked, [2, 5, 9]);
-        assert_eq!(next, Some(Next::Over(vec![(Refused, 1)])));
+        assert_eq!(after(std::slice::from_ref(&first)), (None, vec![2, 5, 9]));
+        let (end, _) = after(&[first.clone(), refused(&[(Refused, 1)])]);
+        assert_eq!(end, over(9, &[(Refused, 1)]));
         // One of the two breaks a rule after all.
-        let (next, _) = after(&[first.clone(), refused(&[(Refused, 2)])]);
-        assert_eq!(next, Some(Next::Over(vec![(Refused, 2)])));
+        let (end, _) = after(&[first.clone(), refused(&[(Refused, 2)])]);
+        assert_eq!(end, over(8, &[(Refused, 2)]));
         // An answer that does not come changes nothing.
         let later = Verdict::Later {
             why: String::new(),
             after: None,
             is_in_doubt: true,
         };
-        let (next, asked) = after(&[first.clone(), later.clone()]);
-        assert_eq!((next, asked.len()), (None, 3));
-        let (next, _) = after(&[first.clone(), later, refused(&[(Refused, 1)])]);
-        assert_eq!(next, Some(Next::Over(vec![(Refused, 1)])));
+        let without_answer = after(&[first.clone(), later.clone()]);
+        assert_eq!(without_answer, (None, vec![2, 5, 9]));
+        let (end, _) = after(&[first.clone(), later, refused(&[(Refused, 1)])]);
+        assert_eq!(end, over(9, &[(Refused, 1)]));
         // One of the two goes on failing, of two and then of one.
         let second = partly(1, &[(Refused, 1)], Some(&[0, 2]));
         let third = partly(0, &[(Refused, 1)], Some(&[0, 1]));
-        let (next, asked) = after(&[first, second, third.clone(), third]);
-        assert_eq!(asked, [2, 9]);
-        assert_eq!(next, Some(Next::Over(vec![(Refused, 1), (Failed, 1)])));
+        let (end, points) = after(&[first, second, third.clone(), third]);
+        assert_eq!(points, [2, 9]);
+        assert_eq!(end, over(8, &[(Refused, 1), (Failed, 1)]));
     }
 
     #[test]
@@ -187,20 +166,26 @@ mod tests {
         use Reason::{Denied, Failed, Refused};
         let first = partly(7, &[(Denied, 1)], None);
         // All ten again: seven are there, one is denied, two are new.
-        let (next, asked) = after(&[first.clone(), refused(&[(Refused, 7), (Denied, 1)])]);
-        assert_eq!(asked.len(), 10);
-        assert_eq!(next, Some(Next::Over(vec![(Denied, 1)])));
+        assert_eq!(after(std::slice::from_ref(&first)).1.len(), 10);
+        let (end, _) = after(&[first.clone(), refused(&[(Refused, 7), (Denied, 1)])]);
+        assert_eq!(end, over(9, &[(Denied, 1)]));
         // One of the two is refused now.
-        let (next, _) = after(&[first.clone(), refused(&[(Refused, 8), (Denied, 1)])]);
-        assert_eq!(next, Some(Next::Over(vec![(Denied, 1), (Refused, 1)])));
+        let (end, _) = after(&[first.clone(), refused(&[(Refused, 8), (Denied, 1)])]);
+        assert_eq!(end, over(8, &[(Refused, 1), (Denied, 1)]));
         // One is new, and the other fails until it is given up.
         let on = partly(1, &[(Refused, 7), (Denied, 1)], None);
         let still = partly(0, &[(Refused, 8), (Denied, 1)], None);
-        let (next, _) = after(&[first.clone(), on, still.clone(), still]);
-        assert_eq!(next, Some(Next::Over(vec![(Denied, 1), (Failed, 1)])));
+        let (end, _) = after(&[first.clone(), on, still.clone(), still]);
+        assert_eq!(end, over(8, &[(Denied, 1), (Failed, 1)]));
         // Those that are there fail for now as well: nothing is left to send.
-        let (next, _) = after(&[first, partly(2, &[(Denied, 1)], None)]);
-        assert_eq!(next, Some(Next::Over(vec![(Denied, 1)])));
+        let (end, _) = after(&[first.clone(), partly(2, &[(Denied, 1)], None)]);
+        assert_eq!(end, over(9, &[(Denied, 1)]));
+        // The second answer names what it did not take: the seven, the one that is denied and one that fails.
+        let named = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let on = partly(1, &[(Refused, 7), (Denied, 1)], Some(&named));
+        assert_eq!(after(&[first.clone(), on.clone()]), (None, named.to_vec()));
+        let (end, _) = after(&[first, on, refused(&[(Refused, 7), (Denied, 1)])]);
+        assert_eq!(end, over(9, &[(Denied, 1)]));
     }
 
     #[test]
@@ -210,17 +195,16 @@ mod tests {
         assert_eq!(after(&often), (None, (0..10).collect()));
         // What is left of one that was taken in part has the bound of those.
         let first = partly(9, &[], Some(&[4]));
-        let (next, asked) = after(&[first, nothing.clone(), nothing.clone(), nothing]);
-        assert_eq!(asked, [4]);
-        assert_eq!(next, Some(Next::Over(vec![(Reason::Failed, 1)])));
+        let (end, points) = after(&[first, nothing.clone(), nothing.clone(), nothing]);
+        assert_eq!(points, [4]);
+        assert_eq!(end, over(9, &[(Reason::Failed, 1)]));
     }
 
     #[test]
     fn a_request_of_which_nothing_failed_for_now_is_over_at_once() {
         use Reason::{Failed, Refused};
-        assert_eq!(after(&[Verdict::Taken]).0, Some(Next::Over(vec![])));
+        assert_eq!(after(&[Verdict::Taken]).0, over(10, &[]));
         let by = [(Refused, 2), (Failed, 1)];
-        let (next, _) = after(&[refused(&by)]);
-        assert_eq!(next, Some(Next::Over(by.to_vec())));
+        assert_eq!(after(&[refused(&by)]).0, over(7, &by));
     }
 }

@@ -3,13 +3,14 @@
 //!
 //! What is not known of a resource is first looked up at its node. A resource that lacks a label of the type
 //! that is asked for has the next one that it has all labels of: a container's node, in the end the generic
-//! one, whose labels are always known.
+//! one, whose labels are always known. A zone that Cloud Monitoring does not know is none ([`super::location`]).
 
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::training::RankId;
 use serde::{Deserialize, Serialize};
 
 use super::containers::Container;
+use super::location::{EVERYWHERE, Google, aws, google};
 use crate::store::model::KnownResource;
 
 /// What series shall be of.
@@ -35,9 +36,6 @@ pub struct Place {
     pub labels: Vec<(&'static str, String)>,
 }
 
-/// The location of what is nowhere, as Cloud Monitoring calls it.
-const EVERYWHERE: &str = "global";
-
 /// What a resource's series are of, which is in this container.
 pub fn place(
     asked: Monitored,
@@ -49,7 +47,9 @@ pub fn place(
     let own = |name| known.resource.attribute(name).filter(|it| !it.is_empty());
     let told = |name| own(name).or_else(|| node.and_then(|it| it.attribute(name)));
     let zone = told(attribute::ZONE);
-    let location = Some(location).filter(|it| !it.is_empty()).or(zone);
+    let location = Some(location).filter(|it| !it.is_empty());
+    let location = location.or(zone.filter(|it| google(it).is_some()));
+    let machine_zone = zone.filter(|it| google(it) == Some(Google::Zone));
     let cluster = Some(&*known.key.cluster);
     let name = match known.key.kind {
         ResourceKind::Node => Some(&*known.key.id),
@@ -81,7 +81,10 @@ pub fn place(
     let instance = || {
         all(
             "gce_instance",
-            &[("zone", zone), ("instance_id", told(attribute::HOST_ID))],
+            &[
+                ("zone", machine_zone),
+                ("instance_id", told(attribute::HOST_ID)),
+            ],
         )
     };
     let found = match asked {
@@ -90,7 +93,12 @@ pub fn place(
         Monitored::GceInstance => instance(),
         Monitored::Generic => None,
     };
-    found.unwrap_or_else(|| generic(location.unwrap_or(EVERYWHERE), known, name))
+    found.unwrap_or_else(|| {
+        let of_aws = || aws(zone.filter(|_| told(attribute::CLOUD_PROVIDER) == Some("aws"))?);
+        let location = location.map(str::to_owned).or_else(of_aws);
+        let location = location.unwrap_or_else(|| EVERYWHERE.to_owned());
+        generic(location, known, name)
+    })
 }
 
 /// The type with its labels, where all of them are known.
@@ -103,7 +111,7 @@ fn all(kind: &'static str, labels: &[(&'static str, Option<&str>)]) -> Option<Pl
     })
 }
 
-fn generic(location: &str, known: &KnownResource, node: Option<&str>) -> Place {
+fn generic(location: String, known: &KnownResource, node: Option<&str>) -> Place {
     let rank = match known.key.kind {
         ResourceKind::Rank => RankId::parse(&known.key.id).ok(),
         _ => None,
@@ -122,7 +130,7 @@ fn generic(location: &str, known: &KnownResource, node: Option<&str>) -> Place {
         ),
     };
     let first = [
-        ("location", location.to_owned()),
+        ("location", location),
         ("namespace", known.key.cluster.to_string()),
     ];
     Place {
@@ -212,16 +220,68 @@ mod tests {
     }
 
     #[test]
+    fn a_zone_that_cloud_monitoring_does_not_know_is_no_location() {
+        let held = [
+            (attribute::NODE, "node-1"),
+            (attribute::NAMESPACE, "ml"),
+            (attribute::POD, "train-0"),
+            (attribute::CONTAINER, "main"),
+        ];
+        let known = known(ResourceKind::Gpu, "GPU-1", &held);
+        let container = Container::told_by(&known.resource);
+        let of = |asked, location: &str, zone: &str, provider: &str| {
+            let node = Resource::new(ResourceKind::Node, "node-1")
+                .with(attribute::ZONE, zone)
+                .with(attribute::HOST_ID, "123")
+                .with(attribute::CLOUD_PROVIDER, provider);
+            text(&place(
+                asked,
+                location,
+                &known,
+                Some(&node),
+                container.as_ref(),
+            ))
+        };
+        let generic = |location: &str| {
+            format!("generic_node location={location},namespace=prod,node_id=node-1")
+        };
+        for asked in [
+            Monitored::K8sNode,
+            Monitored::K8sContainer,
+            Monitored::GceInstance,
+            Monitored::Generic,
+        ] {
+            assert_eq!(of(asked, "", "rack-7", "own"), generic("global"));
+            // Others have names like those of AWS, which mean other places.
+            assert_eq!(of(asked, "", "us-east-1a", "own"), generic("global"));
+            assert_eq!(
+                of(asked, "", "us-east-1a", "aws"),
+                generic("aws:us-east-1a")
+            );
+        }
+        assert_eq!(
+            of(Monitored::K8sNode, "us-central1", "rack-7", "own"),
+            "k8s_node location=us-central1,cluster_name=prod,node_name=node-1"
+        );
+        // A machine is in a zone.
+        assert_eq!(
+            of(Monitored::GceInstance, "", "us-central1", "gcp"),
+            generic("us-central1")
+        );
+    }
+
+    #[test]
     fn a_rank_is_a_generic_task_and_a_node_its_own_node() {
         let rank = known(ResourceKind::Rank, "ml/llama/uid-1/2/17", &[]);
         assert_eq!(
             text(&place(Monitored::Generic, "", &rank, None, None)),
             "generic_task location=global,namespace=prod,job=llama,task_id=2/17"
         );
-        let node = known(ResourceKind::Node, "node-1", &[(attribute::ZONE, "z")]);
+        let zone = (attribute::ZONE, "us-central1-a");
+        let node = known(ResourceKind::Node, "node-1", &[zone]);
         assert_eq!(
             text(&place(Monitored::K8sNode, "", &node, None, None)),
-            "k8s_node location=z,cluster_name=prod,node_name=node-1"
+            "k8s_node location=us-central1-a,cluster_name=prod,node_name=node-1"
         );
     }
 }

@@ -1,6 +1,6 @@
 //! Pushing against a target that takes, fails and refuses as it is told.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,10 +13,11 @@ use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::minute::{Aggregate, MinuteRow};
 use gpufleet_telemetry::time::Minute;
 
+use super::halves::MOST_SPLITS;
 use super::*;
 use crate::auth::{Access, AuthConfig};
 use crate::config::Config;
-use crate::export::message::read_for_tests;
+use crate::export::message::{STALE, read_for_tests};
 use crate::export::push::{FIRST_PAUSE, MAX_PAUSE, Progress, RoundError};
 use crate::store::model::{Commit, KnownResource, MinuteDelta, ResourceKey};
 use crate::store::{Store, StoreConfig};
@@ -44,18 +45,47 @@ impl Clock for Standing {
 #[derive(Default)]
 struct Told {
     answers: VecDeque<StatusCode>,
-    taken: Vec<(String, i64)>,
+    /// Parts of the labels of samples that it refuses.
+    bad: Vec<&'static str>,
+    messages: usize,
+    taken: Vec<Taken>,
+    /// Time and value of the last sample of each series.
+    newest: BTreeMap<String, (i64, u64)>,
     headers: HeaderMap,
+}
+
+/// Labels, time and the value's bits of a sample.
+type Taken = (String, i64, u64);
+
+impl Told {
+    /// Whether it takes nothing of a message with this sample: it is one of the bad, at the time of another or before
+    /// it, or the end of a series that is not there.
+    fn refuses(&self, (labels, at_ms, value): &Taken) -> bool {
+        let last = self.newest.get(labels);
+        let is_late = |it: &(i64, u64)| *at_ms <= it.0 && (*at_ms, *value) != *it;
+        let has_ended = |it: &(i64, u64)| it.1 == STALE.to_bits();
+        let ends_nothing = *value == STALE.to_bits() && last.is_none_or(has_ended);
+        let is_bad = self.bad.iter().any(|it| labels.contains(it));
+        is_bad || ends_nothing || last.is_some_and(is_late)
+    }
 }
 
 type Shared = Arc<Mutex<Told>>;
 
 async fn take(State(told): State<Shared>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let mut told = told.lock().unwrap();
-    let answer = told.answers.pop_front().unwrap_or(StatusCode::NO_CONTENT);
+    told.messages += 1;
+    let samples = read_for_tests(&body);
+    let usual = match samples.iter().any(|it| told.refuses(it)) {
+        true => StatusCode::BAD_REQUEST,
+        false => StatusCode::NO_CONTENT,
+    };
+    let answer = told.answers.pop_front().unwrap_or(usual);
     if answer.is_success() {
-        let samples = read_for_tests(&body);
         assert!(samples.len() <= RemoteWrite::MOST);
+        for (labels, at_ms, value) in &samples {
+            told.newest.insert(labels.clone(), (*at_ms, *value));
+        }
         told.taken.extend(samples);
     }
     told.headers = headers;
@@ -113,6 +143,14 @@ fn key(place: usize) -> ResourceKey {
 impl Bench {
     /// Three minutes of [`GPUS`] GPUs.
     async fn filled(self) -> Self {
+        let minutes: &[i64] = &[0, 1, 2];
+        let all: Vec<_> = (0..GPUS).map(|place| (place, minutes)).collect();
+        self.commit(1, &all).await;
+        self
+    }
+
+    /// Puts GPUs into the record, each with these minutes since [`FIRST`].
+    async fn commit(&self, number: u64, gpus: &[(usize, &[i64])]) {
         let length = Duration::from_secs(15);
         let lease = self
             .app
@@ -120,11 +158,11 @@ impl Bench {
             .acquire_lease("test", self.app.clock.now(), length);
         let token = lease.await.unwrap().token;
         let mut commit = Commit {
-            number: 1,
+            number,
             ..Commit::default()
         };
-        for place in 0..GPUS {
-            let key = key(place);
+        for (place, minutes) in gpus {
+            let key = key(*place);
             let resource =
                 Resource::new(ResourceKind::Gpu, &*key.id).with(attribute::NODE, "node-1");
             commit.resources.push(KnownResource {
@@ -134,7 +172,7 @@ impl Bench {
                 first_seen: FIRST.start(),
                 last_seen: Minute(FIRST.0 + 3).start(),
             });
-            for minute in 0..3 {
+            for minute in *minutes {
                 let mut row = MinuteRow::default();
                 for metric in [gpu::POWER, gpu::TEMPERATURE, gpu::UTILIZATION] {
                     row.add(metric.id, Aggregate::of_gauge(50.0, None).unwrap());
@@ -147,7 +185,6 @@ impl Bench {
             }
         }
         self.app.store.commit(&commit, token).await.unwrap();
-        self
     }
 
     async fn starts_at(&self, minute: Minute) {
@@ -155,7 +192,7 @@ impl Bench {
         kept.await.unwrap();
     }
 
-    async fn round(&mut self, kept: &mut Option<Progress<Point>>) -> Result<(), RoundError> {
+    async fn round(&mut self, kept: &mut Option<Progress<RemoteWrite>>) -> Result<(), RoundError> {
         push::round(&self.app, &self.app.pushed, &mut self.target, kept).await
     }
 
@@ -166,7 +203,7 @@ impl Bench {
     /// Samples that were taken, and how many different ones.
     fn taken(&self) -> (usize, usize) {
         let told = self.told.lock().unwrap();
-        let different: std::collections::BTreeSet<_> = told.taken.iter().collect();
+        let different: BTreeSet<_> = told.taken.iter().collect();
         (told.taken.len(), different.len())
     }
 
@@ -183,6 +220,12 @@ async fn each_minute_is_pushed_once_in_messages_of_bounded_size_and_the_cursor_s
     bench.starts_at(Minute(FIRST.0 - 1)).await;
     bench.round(&mut None).await.unwrap();
     assert_eq!(bench.taken(), (ALL, ALL), "of the selected metrics alone");
+    let first = bench.told.lock().unwrap().taken[0].0.clone();
+    let labels = "cluster=prod,from=record,gpu=GPU-0000,node=node-1,origin=live";
+    assert!(
+        first.ends_with(labels),
+        "sorted, and apart from what is scraped: {first}"
+    );
     let headers = bench.told.lock().unwrap().headers.clone();
     assert_eq!(headers["content-encoding"], "snappy");
     assert_eq!(headers["x-prometheus-remote-write-version"], "0.1.0");
@@ -284,7 +327,7 @@ async fn what_was_not_taken_is_sent_again_in_the_same_place_and_nothing_twice() 
 async fn what_the_target_refuses_is_counted_and_never_sent_again() {
     let mut bench = bench().await.filled().await;
     bench.starts_at(Minute(FIRST.0 - 1)).await;
-    bench.answers(&[StatusCode::BAD_REQUEST]);
+    bench.answers(&[StatusCode::UNSUPPORTED_MEDIA_TYPE]);
     bench.round(&mut None).await.unwrap();
     assert_eq!(bench.taken().0, ALL - RemoteWrite::MOST);
     assert_eq!(
@@ -293,6 +336,75 @@ async fn what_the_target_refuses_is_counted_and_never_sent_again() {
     );
     bench.round(&mut None).await.unwrap();
     assert_eq!(bench.taken().0, ALL - RemoteWrite::MOST);
+}
+
+#[tokio::test]
+async fn one_bad_sample_is_lost_alone_and_what_is_under_way_when_the_target_fails_goes_on_from_there()
+ {
+    let mut bench = bench().await.filled().await;
+    bench.starts_at(Minute(FIRST.0 - 1)).await;
+    let bad = "gpufleet_gpu_power_watts,cluster=prod,from=record,gpu=GPU-0007,";
+    bench.told.lock().unwrap().bad.push(bad);
+    // The first message of all, its first half, and the second of them at a bad time.
+    bench.answers(&[
+        StatusCode::BAD_REQUEST,
+        StatusCode::BAD_REQUEST,
+        StatusCode::SERVICE_UNAVAILABLE,
+    ]);
+    let mut kept = None;
+    bench.round(&mut kept).await.expect_err("the target failed");
+    bench.round(&mut kept).await.unwrap();
+    assert_eq!(bench.taken(), (ALL - 3, ALL - 3), "one of each minute");
+    let pushed = &bench.app.pushed;
+    assert_eq!(bench.count(&pushed.refused), 3);
+    assert_eq!(bench.count(&pushed.taken), ALL as u64 - 3);
+}
+
+#[tokio::test]
+async fn a_target_that_refuses_everything_is_not_asked_for_each_sample() {
+    let mut bench = bench().await.filled().await;
+    bench.starts_at(Minute(FIRST.0 - 1)).await;
+    bench.told.lock().unwrap().bad.push("cluster=prod");
+    bench.round(&mut None).await.unwrap();
+    assert_eq!(bench.taken().0, 0);
+    assert_eq!(bench.count(&bench.app.pushed.refused), ALL as u64);
+    // Two pieces a minute.
+    let most = 3 * 2 * (2 * MOST_SPLITS as usize + 1);
+    let messages = bench.told.lock().unwrap().messages;
+    assert!(messages <= most, "{messages}");
+}
+
+#[tokio::test]
+async fn a_series_that_has_ended_is_marked_behind_its_last_sample_and_one_that_was_late_is_not() {
+    let mut bench = bench().await.filled().await;
+    bench.starts_at(Minute(FIRST.0 - 1)).await;
+    let (gone, late) = (GPUS, GPUS + 1);
+    bench.commit(2, &[(gone, &[0]), (late, &[0, 2])]).await;
+    // The target is away when it is to be told.
+    bench.answers(&[
+        StatusCode::OK,
+        StatusCode::OK,
+        StatusCode::OK,
+        StatusCode::OK,
+        StatusCode::OK,
+        StatusCode::SERVICE_UNAVAILABLE,
+    ]);
+    let mut kept = None;
+    bench.round(&mut kept).await.expect_err("it is away");
+    bench.round(&mut kept).await.unwrap();
+    let taken = bench.told.lock().unwrap().taken.clone();
+    let ends: Vec<_> = taken
+        .iter()
+        .filter(|it| it.2 == STALE.to_bits())
+        .map(|(labels, at_ms, _)| {
+            let is_of_gone = labels.contains(&*key(gone).id);
+            (is_of_gone, *at_ms)
+        })
+        .collect();
+    let end = (true, Minute(FIRST.0 + 2).start().millis());
+    assert_eq!(ends, [end; 2], "power and temperature");
+    assert_eq!(taken.len(), ALL + 2 * (1 + 2) + ends.len());
+    assert_eq!(bench.count(&bench.app.pushed.refused), 0);
 }
 
 #[tokio::test]

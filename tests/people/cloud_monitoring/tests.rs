@@ -29,20 +29,42 @@ fn series(kind: i64, start: Option<i64>, end: i64, value: f64) -> Value {
     json!({
         "metric": {"type": "custom.googleapis.com/energy", "labels": {"gpu": "GPU-1", "writer": "w"}},
         "resource": {"type": "k8s_node",
-                     "labels": {"location": "z", "cluster_name": "c", "node_name": "n"}},
+                     "labels": {"location": "us-central1-a", "cluster_name": "c", "node_name": "n"}},
         "metricKind": kind, "valueType": DOUBLE,
         "points": [{"interval": interval, "value": {"doubleValue": value}}],
     })
 }
 
+/// Each time so late that no series is written too soon.
 fn written(project: &mut CloudMonitoring, series: &[Value]) -> Reply {
+    let points: u64 = project.messages.values().sum();
+    let before = i64::try_from(points).expect("few points");
+    written_at(project, series, NOW + PACE * before)
+}
+
+fn written_at(project: &mut CloudMonitoring, series: &[Value], now: i64) -> Reply {
     let body = json!({"timeSeries": series}).to_string();
     project.take(
         "/v3/projects/p/timeSeries",
         &HeaderMap::new(),
         body.as_bytes(),
-        NOW,
+        now,
     )
+}
+
+#[test]
+fn a_series_is_written_each_five_seconds_at_most() {
+    let mut project = described(GAUGE);
+    let mut at = |end: i64, after: i64| {
+        let one = series(GAUGE, None, end, 1.0);
+        let (status, said) = written_at(&mut project, &[one], NOW + after);
+        (status, said.contains("a moment ago"))
+    };
+    assert_eq!(at(NOW - 180, 0), (200, false));
+    assert_eq!(at(NOW - 120, 4), (400, true));
+    assert_eq!(at(NOW - 120, 5), (200, false));
+    assert_eq!(at(NOW - 60, 9), (400, true));
+    assert_eq!(project.broken.len(), 2);
 }
 
 #[test]
@@ -133,6 +155,10 @@ fn every_rule_of_a_point_is_kept() {
         (
             changed(|it| it["resource"]["labels"]["x"] = "y".into()),
             "k8s_node with",
+        ),
+        (
+            changed(|it| it["resource"]["labels"]["location"] = "rack-7".into()),
+            "Unrecognized region or location",
         ),
         (
             changed(|it| it["points"][0]["value"] = json!({"int64Value": "1"})),

@@ -1,6 +1,37 @@
-//! What is chosen: what it costs, and what cannot be meant.
+//! What is chosen: which minutes, what it costs, and what cannot be meant.
 
 use super::*;
+
+#[tokio::test]
+async fn a_round_writes_one_minute_and_skips_over_those_that_are_not_of_the_interval() {
+    let mut bench = bench().await.filled().await;
+    let mut kept = None;
+    bench.one_minute(&mut kept).await.unwrap();
+    // Counters begin with it.
+    assert_eq!((bench.newest(), bench.taken().0), (FIRST.0, 2 * GPUS));
+    bench.one_minute(&mut kept).await.unwrap();
+    assert_eq!((bench.newest(), bench.taken().0), (FIRST.0 + 1, 5 * GPUS));
+    // None of those that are left ends at a multiple of four.
+    bench.target.plan.every_minutes = 4;
+    bench.one_minute(&mut kept).await.unwrap();
+    assert_eq!((bench.newest(), bench.taken().0), (FIRST.0 + 3, 5 * GPUS));
+}
+
+#[tokio::test]
+async fn only_minutes_of_the_interval_are_written_and_the_cursor_moves_over_the_others() {
+    let mut bench = bench().await.filled().await;
+    // FIRST ends at an odd minute: of three minutes the second is the one.
+    bench.target.plan.every_minutes = 2;
+    bench.round(&mut None).await.unwrap();
+    let ends: HashSet<String> = bench
+        .series()
+        .iter()
+        .map(|it| it["points"][0]["interval"]["endTime"].to_string())
+        .collect();
+    assert_eq!(ends.len(), 1, "{ends:?}");
+    let cursor = bench.app.store.export_cursor(CloudMonitoring::NAME);
+    assert_eq!(cursor.await.unwrap(), Some(Minute(FIRST.0 + 3)));
+}
 
 #[tokio::test]
 async fn what_a_month_costs_is_that_of_the_series_of_the_newest_minute() {
@@ -49,6 +80,10 @@ fn a_configuration_that_cannot_be_meant_is_refused_by_name() {
         &["price_from_250000_mib_usd_per_mib"],
     );
     refused(|it| it.writer = "x".repeat(300), &["writer"]);
+    refused(
+        |it| it.location = "rack-7".to_owned(),
+        &["location = \"rack-7\"", "us-central1"],
+    );
     let config = CloudMonitoringConfig::default();
     assert!(CloudMonitoring::new(&config, "lease").unwrap().is_none());
     let chosen = Selection::read(&config.metrics).expect("the default names metrics");
