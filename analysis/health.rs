@@ -183,11 +183,15 @@ pub struct Finding {
     pub limit: f64,
 }
 
-/// An XID of the GPU.
+/// An XID of the GPU, however often it came to one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Xid<'a> {
-    /// When.
+    /// When it came first.
+    pub first: Timestamp,
+    /// When it came last.
     pub at: Timestamp,
+    /// How often.
+    pub count: u32,
     /// Its number.
     pub code: u32,
     /// What it asks for, by the name in the agent's table.
@@ -305,12 +309,12 @@ fn xids(gpu: &Gpu<'_>) -> Vec<Finding> {
         let kind = Kind::Xid(xid.code);
         match found.iter_mut().find(|it| it.kind == kind) {
             Some(told) => {
-                told.reading += 1.0;
-                told.since = told.since.min(Some(xid.at));
+                told.reading += f64::from(xid.count);
+                told.since = told.since.min(Some(xid.first));
             }
             None => found.push(Finding {
-                since: Some(xid.at),
-                ..over(kind, Action::AsTheTableSays, 1.0, 0.0)
+                since: Some(xid.first),
+                ..over(kind, Action::AsTheTableSays, xid.count.into(), 0.0)
             }),
         }
     }

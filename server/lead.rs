@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::App;
 use crate::commit::{Leased, Replaced};
-use crate::fleet::{MAX_XIDS, Restored};
+use crate::fleet::Restored;
 use crate::runs;
 use crate::store::model::{FencingToken, Lease};
 use crate::store::{CommitError, LeaseError};
@@ -281,7 +281,7 @@ async fn read_all(app: &App) -> anyhow::Result<()> {
         // Of the others those of now are in `health`, and those of before are over.
         xids: app
             .store
-            .xids(now.shifted(-REPEAT_NS), &PROGRAM_XIDS, MAX_XIDS)
+            .xids(now.shifted(-REPEAT_NS), &PROGRAM_XIDS)
             .await?,
         foreign: app.store.foreign_marks().await?,
         runs: Vec::new(),

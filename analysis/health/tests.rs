@@ -28,7 +28,9 @@ fn kinds(gpu: &Gpu<'_>) -> Vec<Kind> {
 fn xid<'a>(minutes: i64, code: u32, action: &'a str, job: &'a str) -> Xid<'a> {
     let at = ago(minutes);
     Xid {
+        first: at,
         at,
+        count: 1,
         code,
         action,
         job,
@@ -63,6 +65,16 @@ fn an_xid_that_asks_for_more_than_a_restart_is_told_until_it_is_healed() {
     let found = findings(&gpu);
     assert_eq!(kinds(&gpu), [Kind::Xid(119)]);
     assert_eq!((found[0].since, found[0].reading), (Some(ago(30)), 2.0));
+    let storm = [Xid {
+        first: ago(40),
+        count: 500,
+        ..xids[0]
+    }];
+    let told = findings(&Gpu {
+        xids: &storm,
+        ..gpu
+    });
+    assert_eq!((told[0].since, told[0].reading), (Some(ago(40)), 500.0));
     assert_eq!(
         kinds(&Gpu {
             healed_at: Some(ago(25)),

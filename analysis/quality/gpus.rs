@@ -102,7 +102,9 @@ fn remembered(seconds: i64) -> f64 {
 
 /// A GPU that fell off the bus.
 static OFF_THE_BUS: [Xid<'static>; 1] = [Xid {
+    first: NOW,
     at: NOW,
+    count: 1,
     code: 79,
     action: "reboot_node",
     job: "a",

@@ -260,7 +260,9 @@ fn of_gpu(
             let job = job_of(&it.holder);
             let is_programs = of_programs.contains(&(&*seen.cluster, job, it.code));
             Xid {
+                first: it.first,
                 at: it.at,
+                count: it.count,
                 code: it.code,
                 action: &it.action,
                 job: if is_programs { "" } else { job },
@@ -433,7 +435,8 @@ fn what(kind: Kind) -> String {
 
 fn action(seen: &GpuSnapshot, finding: &Finding) -> String {
     if let Kind::Xid(code) = finding.kind {
-        let told = seen.xids.iter().rev().find(|it| it.code == code);
+        let told = seen.xids.iter().filter(|it| it.code == code);
+        let told = told.max_by_key(|it| it.at);
         return told.map_or_else(String::new, |it| xid::asks(code, &it.action));
     }
     match finding.action {

@@ -4,9 +4,6 @@
 //! Limits: [`MAX_PAGES`] pages, the newest first; of a fleet that tells more than that in a week the oldest are not
 //! known again.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::time::Timestamp;
@@ -20,8 +17,7 @@ use super::model::{EventFilter, StoredEvent};
 const MAX_PAGES: usize = 20;
 
 impl Store {
-    /// The XIDs of GPUs since this moment that have one of these numbers, of each GPU its newest `most`; the oldest
-    /// first.
+    /// The XIDs of GPUs since this moment that have one of these numbers, the oldest first.
     ///
     /// # Errors
     /// When the database refuses.
@@ -29,7 +25,6 @@ impl Store {
         &self,
         since: Timestamp,
         numbers: &[u32],
-        most: usize,
     ) -> Result<Vec<StoredEvent>, StoreError> {
         let filter = EventFilter {
             resource_kind: Some(ResourceKind::Gpu),
@@ -41,21 +36,10 @@ impl Store {
             let number = it.event.attributes.get("xid");
             number.is_some_and(|it| it.parse().is_ok_and(|it| numbers.contains(&it)))
         };
-        let mut counts: HashMap<(Arc<str>, Arc<str>), usize> = HashMap::new();
         let (mut found, mut before) = (Vec::new(), None);
         for _ in 0..MAX_PAGES {
             let page = self.events(&filter, before, MAX_EVENTS).await?;
-            for stored in page.events.into_iter().filter(is_asked) {
-                let gpu = (
-                    Arc::clone(&stored.cluster),
-                    Arc::clone(&stored.event.resource_id),
-                );
-                let count = counts.entry(gpu).or_default();
-                *count += 1;
-                if *count <= most {
-                    found.push(stored);
-                }
-            }
+            found.extend(page.events.into_iter().filter(is_asked));
             before = page.next;
             if before.is_none() {
                 break;

@@ -136,11 +136,16 @@ fn told_of_jobs(code: u32, hour: &Hour, mut fails: impl FnMut() -> usize) -> Opt
     let mut xids: Vec<Xid<'_>> = Vec::new();
     let kind = Kind::RepeatedXid(code);
     jobs.iter().position(|(job, began)| {
-        xids.extend((0..fails()).map(|it| Xid {
-            at: began.shifted(60_000_000_000 * it as i64),
-            code,
-            action: "application_error",
-            job,
+        xids.extend((0..fails()).map(|it| {
+            let at = began.shifted(60_000_000_000 * it as i64);
+            Xid {
+                first: at,
+                at,
+                count: 1,
+                code,
+                action: "application_error",
+                job,
+            }
         }));
         let now = began.shifted(JOB_NS);
         kinds(&Gpu {
@@ -170,7 +175,9 @@ fn xid(code: u32, action: &'static str, words: &str) -> Faults {
     row(&fault, ("s", SEEDS), |hour, random| {
         let at = NOW.shifted(-random.random_range(0..LOOK_S * 1_000_000_000));
         let xids = [Xid {
+            first: at,
             at,
+            count: 1,
             code,
             action,
             job: "a",

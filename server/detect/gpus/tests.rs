@@ -91,12 +91,8 @@ async fn a_programs_xid_on_several_gpus_of_each_job_accuses_no_gpu() {
         let mut world = World::new().await;
         world.ticks(3, |live| {
             if (0..on).any(|index| is_gpu(live, "node-1", index)) {
-                let of = |job: &str| LiveXid {
-                    at: NOW,
-                    code: 31,
-                    action: "application_error".into(),
-                    holder: job.into(),
-                };
+                let of =
+                    |job: &str| LiveXid::new(NOW, 31, "application_error", Severity::Warning, job);
                 live.told.xids = vec![of("slurm:77"), of("slurm:78")];
             }
         });
