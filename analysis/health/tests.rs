@@ -2,6 +2,8 @@
 
 use std::io::Read;
 
+use gpufleet_telemetry::event::Severity;
+
 use super::*;
 
 const MINUTE: i64 = 60_000_000_000;
@@ -32,7 +34,7 @@ fn xid<'a>(minutes: i64, code: u32, action: &'a str, job: &'a str) -> Xid<'a> {
         at,
         count: 1,
         code,
-        action,
+        asks: Asks::of(code, action, Severity::Error),
         job,
     }
 }

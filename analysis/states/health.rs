@@ -1,7 +1,7 @@
 //! When a GPU is broken: from a fatal event to the one that ends it, or until it works again.
 //!
-//! Which XIDs are fatal is NVIDIA's catalogue of actions: those that ask for a reset of the GPU, a
-//! reboot of the node or a restart of the VM. Application errors (13, 31, …) are not.
+//! Which XIDs are fatal is said by what they ask for ([`Asks`]): a reset of the GPU, a reboot of the node or a restart
+//! of the VM. Application errors (13, 31, …) are not.
 
 use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::event::{Event, EventKind};
@@ -9,10 +9,11 @@ use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::second::Class;
 use super::{Hour, Policy};
+use crate::health::Asks;
 use crate::ledger::Reason;
 
 /// XIDs after which the GPU is of no use until it is reset (46 … 158), its node rebooted (79) or
-/// its VM restarted (151).
+/// its VM restarted (151): NVIDIA's catalogue, for those of which nobody says what they ask for.
 pub const FATAL_XIDS: [u32; 17] = [
     46, 48, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158,
 ];
@@ -58,9 +59,9 @@ pub fn edge(event: &Event) -> Option<HealthEvent> {
         EventKind::DriverHang => Edge::Broken(Reason::DriverHang),
         EventKind::Xid => {
             let code: u32 = attribute("xid")?.parse().ok()?;
-            FATAL_XIDS
-                .contains(&code)
-                .then_some(Edge::Broken(Reason::FatalXid))?
+            let action = attribute("action").unwrap_or_default();
+            let asks = Asks::of(code, action, event.severity);
+            asks.is_broken().then_some(Edge::Broken(Reason::FatalXid))?
         }
         EventKind::RecoveryAction => match attribute("action")? {
             "0" | "none" => Edge::Whole,
@@ -117,4 +118,46 @@ pub(super) fn broken(
             broken
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::event::Severity;
+    use gpufleet_telemetry::identity::ResourceKind;
+
+    use super::*;
+
+    fn told(kind: EventKind, severity: Severity, texts: &[(&str, &str)]) -> Option<Edge> {
+        let texts = texts.iter();
+        let event = Event {
+            at: Timestamp::from_seconds(5),
+            kind,
+            severity,
+            resource_kind: ResourceKind::Gpu,
+            resource_id: "GPU-1".into(),
+            message: String::new(),
+            attributes: texts
+                .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+                .collect(),
+        };
+        edge(&event).map(|it| it.edge)
+    }
+
+    #[test]
+    fn what_an_xid_asks_for_says_whether_it_breaks_the_gpu_and_its_code_where_nobody_says_it() {
+        let fatal = Some(Edge::Broken(Reason::FatalXid));
+        for (code, action, severity, expected) in [
+            ("79", "reboot_node", Severity::Error, fatal),
+            ("43", "reset_gpu", Severity::Error, fatal),
+            ("48", "observe", Severity::Info, None),
+            ("48", "our_own", Severity::Info, None),
+            ("48", "our_own", Severity::Error, fatal),
+            ("48", "", Severity::Error, fatal),
+            ("74", "nvlink", Severity::Error, None),
+        ] {
+            let texts = [("xid", code), ("action", action)];
+            let told = told(EventKind::Xid, severity, &texts);
+            assert_eq!(told, expected, "{code} {action}");
+        }
+    }
 }

@@ -10,14 +10,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::health::{self, Finding, Gpu, Kind, Thresholds, Usual, Xid, findings};
+use gpufleet_analysis::health::{self, Asks, Finding, Gpu, Kind, Thresholds, Usual, Xid, findings};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::robust::median;
-use gpufleet_analysis::states::FATAL_XIDS;
 use gpufleet_analysis::straggler::clocks::{Pace, Together};
 use gpufleet_telemetry::catalog::{Unit, gpu, own};
 use gpufleet_telemetry::event::Severity;
@@ -27,6 +26,7 @@ use super::detector::Need::{Events, Holders, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
 use super::gather::{Alike, GpuSnapshot, is_at_work};
 use super::watch::Readable;
+use crate::fleet::LiveXid;
 use crate::words::xid;
 
 /// An XID that breaks nothing by itself is told for this long, nanoseconds: no event ends it.
@@ -245,17 +245,14 @@ fn of_gpu(
 ) -> Vec<Signal> {
     let is_compared = like.compares(seen);
     let is_broken = seen.status.state == State::Unhealthy;
-    let is_told = |code: u32, at: Timestamp| {
-        if FATAL_XIDS.contains(&code) {
-            is_broken
-        } else {
-            now.since(at) < TOLD_NS || health::PROGRAM_XIDS.contains(&code)
-        }
+    let is_told = |it: &&LiveXid| match asks(it) {
+        asks if asks.is_broken() => is_broken,
+        _ => now.since(it.at) < TOLD_NS || health::PROGRAM_XIDS.contains(&it.code),
     };
     let xids: Vec<Xid<'_>> = seen
         .xids
         .iter()
-        .filter(|it| is_told(it.code, it.at))
+        .filter(is_told)
         .map(|it| {
             let job = job_of(&it.holder);
             let is_programs = of_programs.contains(&(&*seen.cluster, job, it.code));
@@ -264,7 +261,7 @@ fn of_gpu(
                 at: it.at,
                 count: it.count,
                 code: it.code,
-                action: &it.action,
+                asks: asks(it),
                 job: if is_programs { "" } else { job },
             }
         })
@@ -314,6 +311,17 @@ fn of_gpu(
     signals
 }
 
+/// What an XID asks for.
+fn asks(xid: &LiveXid) -> Asks {
+    Asks::of(xid.code, &xid.action, xid.severity)
+}
+
+/// The newest XID of this code.
+fn newest(seen: &GpuSnapshot, code: u32) -> Option<&LiveXid> {
+    let of_code = seen.xids.iter().filter(|it| it.code == code);
+    of_code.max_by_key(|it| it.at)
+}
+
 /// A GPU that is broken for a reason that is all that is known of it: after a restart of the server,
 /// or by the driver's word.
 fn broken(seen: &GpuSnapshot) -> Signal {
@@ -339,8 +347,10 @@ fn broken(seen: &GpuSnapshot) -> Signal {
 
 fn signal(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Signal {
     let (family, cause) = words(finding.kind);
-    let severity = match family {
-        Family::GpuFault if finding.kind != Kind::ProbeSlow => Severity::Error,
+    let severity = match finding.kind {
+        Kind::Xid(code) => newest(seen, code).map_or(Severity::Error, |it| it.severity),
+        Kind::ProbeSlow => Severity::Warning,
+        _ if family == Family::GpuFault => Severity::Error,
         _ => Severity::Warning,
     };
     Signal {
@@ -435,9 +445,7 @@ fn what(kind: Kind) -> String {
 
 fn action(seen: &GpuSnapshot, finding: &Finding) -> String {
     if let Kind::Xid(code) = finding.kind {
-        let told = seen.xids.iter().filter(|it| it.code == code);
-        let told = told.max_by_key(|it| it.at);
-        return told.map_or_else(String::new, |it| xid::asks(code, &it.action));
+        return newest(seen, code).map_or_else(String::new, |it| xid::asks(code, &it.action));
     }
     match finding.action {
         health::Action::Watch => "Keep an eye on it.",

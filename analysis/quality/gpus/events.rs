@@ -1,12 +1,13 @@
 //! Made GPUs of which an event, a flag or a few readings say all: rows that are not remapped, links that are down, XIDs
 //! that come again, GPUs that are lost, and what a probe of them found; beside programs that fail on GPUs that are well.
 
+use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{HOUR_NS, Hour, LOOK_S, LOOKS, NOW, SEEDS, gpu, hour, remembered};
-use crate::health::{Cause, Gpu, Kind, Links, Probed, Xid, findings};
+use crate::health::{Asks, Cause, Gpu, Kind, Links, Probed, Xid, findings};
 use crate::quality::{Faults, Well, middle};
 
 /// Flags, links and what the driver asks for are read once a minute.
@@ -143,7 +144,7 @@ fn told_of_jobs(code: u32, hour: &Hour, mut fails: impl FnMut() -> usize) -> Opt
                 at,
                 count: 1,
                 code,
-                action: "application_error",
+                asks: Asks::Nothing,
                 job,
             }
         }));
@@ -179,7 +180,7 @@ fn xid(code: u32, action: &'static str, words: &str) -> Faults {
             at,
             count: 1,
             code,
-            action,
+            asks: Asks::of(code, action, Severity::Error),
             job: "a",
         }];
         let it = Gpu {

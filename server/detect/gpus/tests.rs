@@ -105,3 +105,22 @@ async fn a_programs_xid_on_several_gpus_of_each_job_accuses_no_gpu() {
         assert_eq!(what, expected, "on {on}");
     }
 }
+
+#[tokio::test]
+async fn an_xid_is_as_bad_as_its_row_of_the_table_says() {
+    for (code, action, severity) in [
+        (159, "check_uvm", Severity::Warning),
+        (74, "nvlink", Severity::Error),
+        (14, "our_own", Severity::Info),
+    ] {
+        let mut world = World::new().await;
+        world.ticks(3, |live| {
+            if is_gpu(live, "node-1", 2) {
+                live.told.xids = vec![LiveXid::new(NOW, code, action, severity, "slurm:77")];
+            }
+        });
+        let open = world.open();
+        let told: Vec<_> = open.iter().map(|it| (&*it.what, it.severity)).collect();
+        assert_eq!(told, [(&*format!("XID {code}"), severity)]);
+    }
+}
