@@ -1,10 +1,10 @@
 //! What is wrong with a GPU: events, edges and absence, not statistics, because of seven studied GPUs
 //! that fell off the bus the only sign was that their metrics stopped.
 //!
-//! Method, each rule on its own: an XID whose action is more than restarting the program, until the
-//! GPU is healed; 13 or 31 in two jobs within 7 days on one GPU (that is the GPU, not the program), until it is healed,
-//! and without jobs of which several GPUs raised it (that is the program);
-//! uncorrectable ECC errors at all, correctable ones by rate; a failed or pending row remap;
+//! Method, each rule on its own: an XID whose action is more than restarting the program, until that is done or, where
+//! it only asks for a look, until it did not come again ([`xid`]); 13 or 31 in two jobs within 7 days on one GPU (that
+//! is the GPU, not the program), until it is reset, and without jobs of which several GPUs raised it (that is the program);
+//! uncorrectable ECC errors at all until a reset, correctable ones by rate; a failed or pending row remap;
 //! throttling with its cause: hardware slowdowns by rate, heat and hardware brake by time, the power
 //! cap only where like GPUs do not have it; temperature and power away from like GPUs by 5σ and a
 //! floor; PCIe below what it or like GPUs had and NVLinks down, by consecutive readings; links that
@@ -33,7 +33,7 @@ pub mod xid;
 mod tests;
 
 pub use links::{Links, Pcie};
-pub use xid::{Asks, PROGRAM_XIDS, REPEAT_JOBS, REPEAT_NS, Xid};
+pub use xid::{Asks, PROGRAM_XIDS, REPEAT_JOBS, REPEAT_NS, TOLD_NS, Xid};
 
 /// Correctable ECC errors an hour from which a GPU is watched.
 pub const CORRECTABLE_PER_HOUR: f64 = 60.0;
@@ -201,11 +201,14 @@ pub struct Gpu<'a> {
     pub booted_at: Option<Timestamp>,
     /// XIDs of the last 7 days.
     pub xids: &'a [Xid<'a>],
-    /// When it was last reset or worked again.
+    /// When it was last made whole: reset, listed anew, its driver loaded anew, or nothing more asked of it by the
+    /// driver. That it works says nothing of it: what owes a reset works meanwhile.
     pub healed_at: Option<Timestamp>,
-    /// Uncorrectable ECC errors in the window.
+    /// When it last answered again after it could not be reached.
+    pub back_at: Option<Timestamp>,
+    /// Uncorrectable ECC errors since it was made whole.
     pub ecc_uncorrectable: Option<u64>,
-    /// Correctable ones.
+    /// Correctable ones in the window.
     pub ecc_correctable: Option<u64>,
     /// Whether a row could not be remapped.
     pub has_remap_failure: Option<bool>,

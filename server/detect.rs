@@ -51,6 +51,7 @@ mod stake;
 pub mod thresholds;
 pub mod tuned;
 mod watch;
+mod whole;
 
 #[cfg(test)]
 mod quality;
@@ -268,6 +269,9 @@ async fn restore(app: &App) -> Result<(), StoreError> {
     let now = app.clock.now();
     let since = now.shifted(-gpufleet_analysis::incident::REOPEN_NS);
     let (standing, unread) = app.store.standing_incidents(since).await?;
+    let lately = now.shifted(-gpufleet_analysis::health::REPEAT_NS);
+    let told = app.store.told_before(lately, &standing).await?;
+    app.fleet.tell_again(told);
     let groups = app.store.standing_groups().await?;
     let silences = app.store.silences(now).await?;
     tracing::info!(

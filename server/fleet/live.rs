@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_analysis::health::Asks;
 use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::states::{HealthEvent, Recent};
 use gpufleet_telemetry::catalog::{Metric, MetricId, producers, training};
@@ -64,6 +65,10 @@ pub struct Told {
     pub xids: Vec<LiveXid>,
     /// Whether the driver no longer lists it: taken out, and not lost.
     pub is_removed: bool,
+    /// When it was last made whole: reset, listed anew, or nothing more asked of it by the driver.
+    pub whole_at: Option<Timestamp>,
+    /// When it last answered again after it could not be reached.
+    pub back_at: Option<Timestamp>,
 }
 
 /// An XID of one job, however often it came.
@@ -99,6 +104,11 @@ impl LiveXid {
         }
     }
 
+    /// What it asks for.
+    pub fn asks(&self) -> Asks {
+        Asks::of(self.code, &self.action, self.severity)
+    }
+
     /// Whether the other one is the same trouble of the same job.
     fn is_same(&self, other: &Self) -> bool {
         self.code == other.code && job_of(&self.holder) == job_of(&other.holder)
@@ -120,7 +130,18 @@ impl Told {
         let text = |name: &str| event.attributes.get(name).map_or("", String::as_str);
         match event.kind {
             EventKind::GpuRemoved => self.is_removed = true,
-            EventKind::GpuAdded | EventKind::GpuRecovered => self.is_removed = false,
+            EventKind::GpuReset => self.made_whole(event.at),
+            EventKind::GpuAdded => {
+                self.is_removed = false;
+                self.made_whole(event.at);
+            }
+            EventKind::GpuRecovered => {
+                self.is_removed = false;
+                self.back_at = self.back_at.max(Some(event.at));
+            }
+            EventKind::RecoveryAction if matches!(text("action"), "0" | "none") => {
+                self.made_whole(event.at);
+            }
             EventKind::Xid => {
                 let Ok(code) = text("xid").parse() else {
                     return;
@@ -132,15 +153,36 @@ impl Told {
         }
     }
 
+    /// The clocks were set back: nothing of it happened later than now.
+    pub(super) fn set_back(&mut self, now: Timestamp) {
+        for at in [&mut self.whole_at, &mut self.back_at] {
+            *at = at.map(|it| it.min(now));
+        }
+        for xid in &mut self.xids {
+            (xid.first, xid.at) = (xid.first.min(now), xid.at.min(now));
+        }
+    }
+
+    fn made_whole(&mut self, at: Timestamp) {
+        self.whole_at = self.whole_at.max(Some(at));
+    }
+
     fn raised(&mut self, xid: LiveXid) {
         if let Some(known) = self.xids.iter_mut().find(|it| it.is_same(&xid)) {
-            return known.again(xid);
+            // What came before a reset is another trouble.
+            match self.whole_at {
+                Some(at) if (known.at..xid.at).contains(&at) => *known = xid,
+                _ => known.again(xid),
+            }
+            return;
         }
         self.xids.push(xid);
         if self.xids.len() > MAX_XIDS {
+            // What a reset is owed for goes last.
             let all = self.xids.iter().enumerate();
-            let oldest = all.min_by_key(|(_, it)| it.at).map(|(place, _)| place);
-            self.xids.remove(oldest.unwrap_or(0));
+            let least = all.min_by_key(|(_, it)| (it.asks().is_owed(), it.at));
+            let least = least.map_or(0, |(place, _)| place);
+            self.xids.remove(least);
         }
     }
 }
@@ -229,19 +271,27 @@ mod tests {
 
     /// An XID of this code that came this second while that holder had the GPU.
     fn take(told: &mut Told, second: i64, code: u32, holder: &str) {
+        let action = if code == 48 { "reset_gpu" } else { "observe" };
         let texts = [
             ("xid", code.to_string()),
-            ("action", "observe".to_owned()),
+            ("action", action.to_owned()),
             (XID_HOLDER, holder.to_owned()),
         ];
+        take_event(told, second, EventKind::Xid, &texts);
+    }
+
+    fn take_event(told: &mut Told, second: i64, kind: EventKind, texts: &[(&str, String)]) {
         told.take(&Event {
             at: Timestamp::from_seconds(second),
-            kind: EventKind::Xid,
+            kind,
             severity: Severity::Warning,
             resource_kind: ResourceKind::Gpu,
             resource_id: "GPU-1".into(),
             message: String::new(),
-            attributes: texts.map(|(name, text)| (name.to_owned(), text)).into(),
+            attributes: texts
+                .iter()
+                .map(|(name, text)| ((*name).to_owned(), text.clone()))
+                .collect(),
         });
     }
 
@@ -273,10 +323,37 @@ mod tests {
     #[test]
     fn of_more_jobs_than_are_remembered_those_go_whose_xid_is_the_longest_ago() {
         let mut told = Told::default();
-        for second in 0..40 {
+        take(&mut told, 0, 48, "slurm:0");
+        for second in 1..40 {
             take(&mut told, second, 13, &format!("slurm:{second}"));
         }
         let kept: Vec<i64> = told.xids.iter().map(|it| it.at.seconds()).collect();
-        assert_eq!(kept, (24..40).collect::<Vec<_>>());
+        let expected: Vec<i64> = [0].into_iter().chain(25..40).collect();
+        assert_eq!(kept, expected, "and what owes a reset stays");
+    }
+
+    #[test]
+    fn a_reset_of_a_time_that_has_not_come_ends_nothing_that_comes_before_it() {
+        let mut told = Told::default();
+        take_event(&mut told, 900, EventKind::GpuReset, &[]);
+        told.set_back(Timestamp::from_seconds(100));
+        take(&mut told, 200, 48, "slurm:1");
+        assert!(told.whole_at < Some(told.xids[0].at), "{told:?}");
+    }
+
+    #[test]
+    fn what_came_before_a_reset_does_not_count_with_what_comes_after_it() {
+        let mut told = Told::default();
+        take(&mut told, 10, 48, "slurm:1");
+        take(&mut told, 20, 48, "slurm:1");
+        take_event(&mut told, 30, EventKind::GpuReset, &[]);
+        assert_eq!(told.whole_at, Some(Timestamp::from_seconds(30)));
+        take_event(&mut told, 35, EventKind::GpuRecovered, &[]);
+        assert_eq!(told.whole_at, Some(Timestamp::from_seconds(30)));
+        take(&mut told, 40, 48, "slurm:1");
+        let [known] = &told.xids[..] else {
+            panic!("{:?}", told.xids);
+        };
+        assert_eq!((known.first.seconds(), known.count), (40, 1));
     }
 }

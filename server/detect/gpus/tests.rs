@@ -124,3 +124,33 @@ async fn an_xid_is_as_bad_as_its_row_of_the_table_says() {
         assert_eq!(told, [(&*format!("XID {code}"), severity)]);
     }
 }
+
+/// A reset that is owed: what works meanwhile is no less broken, and costs nothing then. Only a reset ends it.
+#[tokio::test]
+async fn what_asks_for_a_reset_stays_open_while_the_gpu_works_until_it_is_reset() {
+    let mut world = World::new().await;
+    let raised = NOW;
+    let works = |live: &mut Live, energy: f64, uncorrected: f64| {
+        if is_gpu(live, "node-1", 2) {
+            set(live, &gpu::ENERGY, energy);
+            let told = LiveXid::new(raised, 64, "reset_gpu", Severity::Error, "slurm:77");
+            live.told.xids = vec![told];
+        }
+        if is_gpu(live, "node-2", 5) {
+            set(live, &gpu::ECC_UNCORRECTED_VOLATILE, uncorrected);
+        }
+    };
+    // Longer than errors of the last hour, and than what only asks for a look.
+    world.ticks(400, |live| works(live, 8e9, 1.0));
+    let open = world.open();
+    let told: Vec<_> = open.iter().map(|it| (&*it.what, it.severity)).collect();
+    let uncorrected = "memory errors that could not be corrected";
+    assert_eq!(
+        told,
+        [("XID 64", Severity::Error), (uncorrected, Severity::Error)]
+    );
+    assert!(open.iter().all(|it| it.losing.milli_gpus == 0), "they work");
+    assert!(open.iter().all(crate::handoff::ask::is_to_be_drained));
+    world.ticks(3, |live| works(live, 2_000.0, 0.0));
+    assert_eq!(world.open(), [], "the counters began anew");
+}
