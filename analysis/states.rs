@@ -67,7 +67,7 @@ pub(crate) mod tests;
 
 pub use around::{Around, Demand, Hold, Measure, NotReady, Span, TRAINING_TARGETS, Target};
 pub use family::{Relative, away, family_minutes};
-pub use health::{Edge, FATAL_XIDS, HEALTH_KINDS, HealthEvent, edge};
+pub use health::{Edge, FATAL_XIDS, HEALTH_KINDS, HealthEvent, edge, recovery_breaks};
 pub use now::{Now, Recent, Status, now};
 
 use around::Second;

@@ -271,7 +271,6 @@ async fn restore(app: &App) -> Result<(), StoreError> {
     let (standing, unread) = app.store.standing_incidents(since).await?;
     let lately = now.shifted(-gpufleet_analysis::health::REPEAT_NS);
     let told = app.store.told_before(lately, &standing).await?;
-    app.fleet.tell_again(told);
     let groups = app.store.standing_groups().await?;
     let silences = app.store.silences(now).await?;
     tracing::info!(
@@ -279,6 +278,7 @@ async fn restore(app: &App) -> Result<(), StoreError> {
         messages = groups.len(),
         "took in the incidents"
     );
+    app.fleet.tell_again(told);
     app.incidents
         .restore((standing, &unread), groups, silences, now);
     Ok(())

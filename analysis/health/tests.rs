@@ -189,6 +189,14 @@ fn links_below_what_they_can_are_told_by_readings_in_a_row() {
     assert_eq!(of(&[idle; 3]), [], "an idle link saves power");
     assert_eq!(of(&[narrow, full, narrow]), []);
     assert_eq!(of(&[narrow; 2]), []);
+    for (pcie, part, words) in [
+        (narrow, 0.5, "gen 5 x8 of gen 5 x16"),
+        (old, 0.25, "gen 3 x16 of gen 5 x16"),
+        (Pcie { width: 4, ..old }, 0.0625, "gen 3 x4 of gen 5 x16"),
+        (Pcie { width: 8, ..idle }, 0.5, "gen 5 x8 of gen 5 x16"),
+    ] {
+        assert_eq!((pcie.part(), &*pcie.words()), (part, words));
+    }
 }
 
 #[test]

@@ -30,6 +30,14 @@ pub const HEALTH_KINDS: [EventKind; 8] = [
     EventKind::DriverRecovered,
 ];
 
+/// What the driver asks for (field 230) of a GPU that goes on: what it sends to others is to be drained.
+const DRAIN_PEER_TO_PEER: f64 = 3.0;
+
+/// Whether a GPU is of no use until what the driver asks for by this code (field 230) is done.
+pub fn recovery_breaks(code: f64) -> bool {
+    code > 0.0 && code != DRAIN_PEER_TO_PEER
+}
+
 /// What an event means for health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edge {
@@ -65,6 +73,7 @@ pub fn edge(event: &Event) -> Option<HealthEvent> {
         }
         EventKind::RecoveryAction => match attribute("action")? {
             "0" | "none" => Edge::Whole,
+            "drain_peer_to_peer" => return None,
             _ => Edge::Broken(Reason::RecoveryAction),
         },
         EventKind::GpuRecovered
@@ -101,11 +110,11 @@ pub(super) fn broken(
                 };
             }
             let healed = |since: i64| second - since >= i64::from(policy.healed_after_s);
-            // The driver asks for nothing any more: no event says so, its reading does.
+            // The driver asks for nothing any more that breaks it: no event says so, its reading does.
             let asks_nothing = || {
                 let row = asked.minutes.get(&Minute(second.div_euclid(60)));
                 let asked_for = row.and_then(|it| it.metrics.get(&gpu::RECOVERY_ACTION.id));
-                asked_for.is_some_and(|it| it.max == 0.0)
+                asked_for.is_some_and(|it| !recovery_breaks(it.max))
             };
             if broken.is_some_and(|(reason, since)| {
                 reason == Reason::RecoveryAction && healed(since) && asks_nothing()
@@ -158,6 +167,23 @@ mod tests {
             let texts = [("xid", code), ("action", action)];
             let told = told(EventKind::Xid, severity, &texts);
             assert_eq!(told, expected, "{code} {action}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_of_which_only_peer_to_peer_traffic_is_to_be_drained_goes_on() {
+        let broken = Some(Edge::Broken(Reason::RecoveryAction));
+        for (action, code, expected) in [
+            ("none", 0.0, Some(Edge::Whole)),
+            ("reset_gpu", 1.0, broken),
+            ("reboot_node", 2.0, broken),
+            ("drain_peer_to_peer", 3.0, None),
+            ("drain_and_reset", 4.0, broken),
+        ] {
+            let texts = [("action", action)];
+            let told = told(EventKind::RecoveryAction, Severity::Error, &texts);
+            assert_eq!(told, expected, "{action}");
+            assert_eq!(recovery_breaks(code), expected == broken, "{action}");
         }
     }
 }

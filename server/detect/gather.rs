@@ -154,6 +154,8 @@ pub struct GpuSnapshot {
     pub(super) has_memory: bool,
     /// What its last probe found wrong.
     pub(super) probe: Option<Probed>,
+    /// What the driver asks for (field 230), by its code; 0 is nothing.
+    pub(super) asked: Option<u64>,
     pub(super) has_remap_failure: Option<bool>,
     pub(super) has_remap_pending: Option<bool>,
     /// When its node came up.
@@ -435,6 +437,7 @@ fn seen_of(
         host: Host::default(),
         has_memory: used.is_some(),
         probe: probe_of(live, now),
+        asked: value(&gpu::RECOVERY_ACTION).map(|it| it as u64),
         has_remap_failure: flag(&gpu::REMAP_FAILURE),
         has_remap_pending: flag(&gpu::REMAP_PENDING),
         booted_at: None,

@@ -9,7 +9,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use gpufleet_analysis::cause::Cause;
+use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::health::{self, Finding, Gpu, Kind, Thresholds, Usual, Xid, findings};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::ledger::{Reason, State};
@@ -17,8 +17,9 @@ use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::robust::median;
+use gpufleet_analysis::states::recovery_breaks;
 use gpufleet_analysis::straggler::clocks::{Pace, Together};
-use gpufleet_telemetry::catalog::{gpu, own};
+use gpufleet_telemetry::catalog::{Unit, gpu, own};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
@@ -91,7 +92,7 @@ impl Detector for Faults {
                 "what the driver asks for",
                 GpuFault,
                 &gpu::RECOVERY_ACTION,
-                gone,
+                &events,
             ),
             read(
                 uncorrected,
@@ -260,6 +261,7 @@ fn of_gpu(
     let gpu = absent(seen, slowed(seen, like, memory(seen, gpu)));
     let found = findings(&gpu);
     let mut signals: Vec<Signal> = found.iter().map(|it| signal(seen, like, it)).collect();
+    signals.extend(asked(seen));
     let is_said = signals.iter().any(|it| it.family == Family::GpuFault);
     if is_broken(seen) && !is_said {
         signals.push(broken(seen));
@@ -334,19 +336,38 @@ fn absent<'a>(seen: &GpuSnapshot, gpu: Gpu<'a>) -> Gpu<'a> {
     }
 }
 
+/// What the driver itself asks for.
+fn asked(seen: &GpuSnapshot) -> Option<Signal> {
+    let code = seen.asked.filter(|it| *it > 0)?;
+    let (severity, price) = match recovery_breaks(code as f64) {
+        true => (Severity::Error, broken_price(seen)),
+        false => (Severity::Warning, Price::none(Basis::GoesOn)),
+    };
+    let (what, action) = say::recovery(code);
+    let read = Reading::new("recovery action", code as f64, None, Unit::Code);
+    Some(Signal {
+        severity,
+        what,
+        action,
+        readings: vec![read],
+        price,
+        ..broken(seen)
+    })
+}
+
 /// A GPU that is broken for a reason that is all that is known of it: after a restart of the server,
-/// or by the driver's word.
+/// or by what the driver was heard to ask for.
 fn broken(seen: &GpuSnapshot) -> Signal {
     let what = match seen.status.reason {
         Reason::FatalXid => "a fatal XID",
-        Reason::RecoveryAction => "the driver asks for a reset or a reboot",
+        Reason::RecoveryAction => "the driver asks for a recovery action",
         _ => "unhealthy",
     };
     Signal {
         family: Family::GpuFault,
         severity: Severity::Error,
         what: what.to_owned(),
-        action: "Drain the node; reset the GPU or reboot the node.".to_owned(),
+        action: say::BROKEN.to_owned(),
         cause: Cause::GpuFault,
         since: seen.broken.map(|(_, at)| at),
         readings: Vec::new(),
@@ -369,7 +390,7 @@ fn signal(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Signal {
         family,
         place: Place::gpu(&seen.cluster, &seen.node, &seen.id),
         severity,
-        what: what(finding.kind),
+        what: what(seen, finding),
         action: action(seen, finding),
         cause,
         since: finding.since,

@@ -214,7 +214,7 @@ fn events() -> Vec<Fault> {
         reading(
             "what the driver asks for",
             "the driver asks for a reset",
-            "the driver asks",
+            "the driver asks to reset the GPU",
             &gpu::RECOVERY_ACTION,
             (1.0, SEEDS),
         ),
@@ -340,33 +340,27 @@ fn slowed() -> Vec<Fault> {
 
 fn links() -> Vec<Fault> {
     let pcie = "PCIe below what it was";
-    let nvlinks = |up: f64| {
-        let fault = format!("{:.0} of 18 NVLinks down", 18.0 - up);
-        reading(
-            "NVLinks down",
-            &fault,
-            "NVLinks down",
-            &gpu::NVLINKS_ACTIVE,
-            (up, SEEDS),
-        )
+    let nvlinks = |says: &'static str, up: f64| {
+        let read = (up, SEEDS);
+        reading("NVLinks down", says, says, &gpu::NVLINKS_ACTIVE, read)
     };
     vec![
         reading(
             pcie,
             "PCIe with 8 of 16 lanes",
-            pcie,
+            "PCIe at 50 % of its usual rate: gen 5 x8 of gen 5 x16",
             &gpu::PCIE_WIDTH,
             (8.0, SEEDS),
         ),
         reading(
             pcie,
             "PCIe of generation 4 and not 5",
-            pcie,
+            "PCIe at 50 % of its usual rate: gen 4 x16 of gen 5 x16",
             &gpu::PCIE_GENERATION,
             (4.0, SEEDS),
         ),
-        nvlinks(17.0),
-        nvlinks(9.0),
+        nvlinks("1 of 18 NVLinks down", 17.0),
+        nvlinks("9 of 18 NVLinks down", 9.0),
     ]
 }
 
