@@ -1,10 +1,10 @@
 //! What is wrong with a GPU: events, edges and absence, not statistics, because of seven studied GPUs
 //! that fell off the bus the only sign was that their metrics stopped.
 //!
-//! Method, each rule on its own: an XID whose action is more than restarting the program, until the
-//! GPU is healed; 13 or 31 in two jobs within 7 days on one GPU (that is the GPU, not the program), until it is healed,
-//! and without jobs of which several GPUs raised it (that is the program);
-//! uncorrectable ECC errors at all, correctable ones by rate; a failed or pending row remap;
+//! Method, each rule on its own: an XID whose action is more than restarting the program, until that is done or, where
+//! it only asks for a look, until it did not come again ([`xid`]); 13 or 31 in two jobs within 7 days on one GPU (that
+//! is the GPU, not the program), until it is reset, and without jobs of which several GPUs raised it (that is the program);
+//! uncorrectable ECC errors at all until a reset, correctable ones by rate; a failed or pending row remap;
 //! throttling with its cause: hardware slowdowns by rate, heat and hardware brake by time, the power
 //! cap only where like GPUs do not have it; temperature and power away from like GPUs by 5σ and a
 //! floor; PCIe below what it or like GPUs had and NVLinks down, by consecutive readings; links that
@@ -22,32 +22,19 @@
 //! by the agent's table (`agent/read/nvml/xid_actions.toml`). Like GPUs are the caller's choice: the same
 //! model and the same job, at least 4.
 
-use std::collections::BTreeSet;
-
 use gpufleet_telemetry::time::Timestamp;
 
 use crate::robust::{median, sigma_about};
 
 pub mod links;
+pub mod xid;
 
 #[cfg(test)]
 mod tests;
 
 pub use links::{Links, Pcie};
+pub use xid::{Asks, PROGRAM_XIDS, REPEAT_JOBS, REPEAT_NS, TOLD_NS, Xid};
 
-/// XIDs that a program causes, unless they come back in another job on the same GPU.
-pub const PROGRAM_XIDS: [u32; 2] = [13, 31];
-/// How far back they are remembered, and in how many jobs they are the GPU's.
-pub const REPEAT_NS: i64 = 7 * 24 * 3_600_000_000_000;
-/// See [`REPEAT_NS`].
-pub const REPEAT_JOBS: usize = 2;
-/// Actions that ask nothing of the GPU: the program's error, a note, and codes that point at others.
-pub const HARMLESS_ACTIONS: [&str; 4] = [
-    "application_error",
-    "observe",
-    "read_recovery_action",
-    "unknown",
-];
 /// Correctable ECC errors an hour from which a GPU is watched.
 pub const CORRECTABLE_PER_HOUR: f64 = 60.0;
 /// Times a minute that the hardware begins to slow a GPU down, over five minutes: what comes in one flurry is one time.
@@ -183,19 +170,6 @@ pub struct Finding {
     pub limit: f64,
 }
 
-/// An XID of the GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Xid<'a> {
-    /// When.
-    pub at: Timestamp,
-    /// Its number.
-    pub code: u32,
-    /// What it asks for, by the name in the agent's table.
-    pub action: &'a str,
-    /// The job that held the GPU; empty is unknown, or of a job of which several GPUs raised it.
-    pub job: &'a str,
-}
-
 /// What like GPUs read: their median and how far they go from it. Worked out once for all of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Usual {
@@ -227,11 +201,14 @@ pub struct Gpu<'a> {
     pub booted_at: Option<Timestamp>,
     /// XIDs of the last 7 days.
     pub xids: &'a [Xid<'a>],
-    /// When it was last reset or worked again.
+    /// When it was last made whole: reset, listed anew, its driver loaded anew, or nothing more asked of it by the
+    /// driver. That it works says nothing of it: what owes a reset works meanwhile.
     pub healed_at: Option<Timestamp>,
-    /// Uncorrectable ECC errors in the window.
+    /// When it last answered again after it could not be reached.
+    pub back_at: Option<Timestamp>,
+    /// Uncorrectable ECC errors since it was made whole.
     pub ecc_uncorrectable: Option<u64>,
-    /// Correctable ones.
+    /// Correctable ones in the window.
     pub ecc_correctable: Option<u64>,
     /// Whether a row could not be remapped.
     pub has_remap_failure: Option<bool>,
@@ -271,7 +248,7 @@ pub struct Gpu<'a> {
 
 /// Everything that is wrong with it, in the order of [`Kind`].
 pub fn findings(gpu: &Gpu<'_>) -> Vec<Finding> {
-    let mut found = xids(gpu);
+    let mut found = xid::findings(gpu);
     found.extend(memory(gpu));
     found.extend(throttled(gpu));
     found.extend(apart(gpu));
@@ -295,41 +272,6 @@ fn over(kind: Kind, action: Action, reading: f64, limit: f64) -> Finding {
         reading,
         limit,
     }
-}
-
-fn xids(gpu: &Gpu<'_>) -> Vec<Finding> {
-    let mut found: Vec<Finding> = Vec::new();
-    let is_open = |xid: &&Xid<'_>| gpu.healed_at.is_none_or(|at| at < xid.at);
-    let asks = |xid: &&Xid<'_>| !HARMLESS_ACTIONS.contains(&xid.action);
-    for xid in gpu.xids.iter().filter(is_open).filter(asks) {
-        let kind = Kind::Xid(xid.code);
-        match found.iter_mut().find(|it| it.kind == kind) {
-            Some(told) => {
-                told.reading += 1.0;
-                told.since = told.since.min(Some(xid.at));
-            }
-            None => found.push(Finding {
-                since: Some(xid.at),
-                ..over(kind, Action::AsTheTableSays, 1.0, 0.0)
-            }),
-        }
-    }
-    for code in PROGRAM_XIDS {
-        let is_late = |xid: &&Xid<'_>| gpu.now.0.saturating_sub(xid.at.0) <= REPEAT_NS;
-        let open = gpu.xids.iter().filter(is_open);
-        let of_code = open.filter(|it| it.code == code && !it.job.is_empty());
-        let jobs: BTreeSet<&str> = of_code.filter(is_late).map(|it| it.job).collect();
-        if jobs.len() >= REPEAT_JOBS {
-            let kind = Kind::RepeatedXid(code);
-            found.push(over(
-                kind,
-                Action::Diagnose,
-                jobs.len() as f64,
-                REPEAT_JOBS as f64,
-            ));
-        }
-    }
-    found
 }
 
 fn memory(gpu: &Gpu<'_>) -> Vec<Finding> {

@@ -10,13 +10,16 @@
 //!   minutes ([`MEMORY_S`]).
 //! - *Link*: a flag that was up is down for as long as the limit asks.
 //! - *Still*: a counter that has to grow does not, for as long as the limit asks.
-//! - *Flaps*: it went down for [`FLAP_NS`] and came back [`FLAPS`] times within [`FLAPS_WITHIN_NS`].
+//! - *Flaps*: it went down for [`FLAP_NS`] and came back [`FLAPS`] times within [`FLAPS_WITHIN_NS`]; told for as
+//!   long after the last of them.
 //!
 //! A reading that is missing says nothing: what was over stays over, as not known ([`State::is_over`] with
 //! [`State::is_fresh`]). So does what was over before anybody watched ([`State::resumed`]), for [`GIVEN_UP_NS`] at most
 //! where nothing is read of it.
 //!
 //! Limits: ≤40 bytes a reading; readings further apart than [`GAP_NS`] are not joined.
+
+use std::num::NonZeroI64;
 
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
@@ -31,7 +34,7 @@ pub const GIVEN_UP_NS: i64 = 600 * NANOS_PER_SECOND;
 /// A link that was down for this long and came back has flapped, nanoseconds.
 pub const FLAP_NS: i64 = 25 * NANOS_PER_SECOND;
 /// Flaps that are a fault …
-pub const FLAPS: u8 = 3;
+pub const FLAPS: usize = 3;
 /// … within this time, nanoseconds.
 pub const FLAPS_WITHIN_NS: i64 = 3_600 * NANOS_PER_SECOND;
 
@@ -59,10 +62,11 @@ pub enum Test {
 pub struct State {
     value: f64,
     at: Timestamp,
-    /// Since when it is bad, or first was.
-    since: Option<Timestamp>,
+    /// Since when it is bad, or first was, nanoseconds of Unix time; of a flag that goes and comes since when it is down.
+    since: Option<NonZeroI64>,
     rate: f32,
-    flaps: u8,
+    /// When it came back the last times, seconds of Unix time, the newest last; 0 is none.
+    flaps: [u32; FLAPS],
 }
 
 const _: () = assert!(size_of::<State>() <= 40);
@@ -126,7 +130,7 @@ impl State {
         Self {
             value,
             at,
-            since: test.is_bad(value).then_some(at),
+            since: test.is_bad(value).then_some(at).and_then(kept),
             ..Self::default()
         }
     }
@@ -172,19 +176,20 @@ impl State {
         }
         let before = std::mem::replace(&mut self.value, value);
         let then = std::mem::replace(&mut self.at, at);
+        let mut since = self.since();
         match test {
             Test::Above(_) | Test::Below(_) => {
                 // What lies between is not known to have been so.
                 if test.is_well(value) || passed > GAP_NS {
-                    self.since = None;
+                    since = None;
                 }
                 if test.is_bad(value) {
-                    self.since.get_or_insert(at);
+                    since.get_or_insert(at);
                 }
             }
             Test::Grew(_) => {
                 if value > before {
-                    self.since = Some(at);
+                    since = Some(at);
                 }
             }
             // By how much it grew since it was last seen is not known.
@@ -197,39 +202,67 @@ impl State {
                     f64::from(self.rate) + weight * (growth / seconds - f64::from(self.rate));
                 self.rate = if passed > GAP_NS { 0.0 } else { rate as f32 };
                 match f64::from(self.rate) > limit {
-                    true => _ = self.since.get_or_insert(then),
-                    false => self.since = None,
+                    true => _ = since.get_or_insert(then),
+                    false => since = None,
                 }
             }
             Test::Down => match value > 0.0 {
-                true => self.since = None,
+                true => since = None,
                 // What was never up is no news.
-                false if before > 0.0 => self.since = Some(at),
+                false if before > 0.0 => since = Some(at),
                 false => {}
             },
             Test::Still => match value > before {
-                true => self.since = None,
-                false => _ = self.since.get_or_insert(then),
+                true => since = None,
+                false => _ = since.get_or_insert(then),
             },
-            Test::Flaps => self.flap(before > 0.0, value > 0.0, at),
+            Test::Flaps => since = self.flap((before > 0.0, value > 0.0), since, at),
+        }
+        self.since = since.and_then(kept);
+    }
+
+    /// Takes in whether a flag that goes and comes was up and is; it is down since the moment that is handed out.
+    fn flap(
+        &mut self,
+        (was_up, is_up): (bool, bool),
+        since: Option<Timestamp>,
+        at: Timestamp,
+    ) -> Option<Timestamp> {
+        let is_lately = |it: &Timestamp| at.since(*it) <= FLAPS_WITHIN_NS;
+        if self.last_flap().is_none_or(|it| !is_lately(&it)) {
+            self.flaps = [0; FLAPS];
+        }
+        match (was_up, is_up) {
+            (true, false) => Some(at),
+            (false, false) => since,
+            (false, true) => {
+                let went = since.filter(is_lately);
+                if went.is_some_and(|went| at.since(went) >= FLAP_NS) {
+                    self.flaps.rotate_left(1);
+                    self.flaps[FLAPS - 1] = u32::try_from(at.seconds()).unwrap_or(0);
+                }
+                None
+            }
+            (true, true) => None,
         }
     }
 
-    /// `since` is when it last went down.
-    fn flap(&mut self, was_up: bool, is_up: bool, at: Timestamp) {
-        if was_up && !is_up {
-            self.since = Some(at);
-        }
-        let went = self.since.filter(|_| !was_up && is_up);
-        if went.is_some_and(|went| at.since(went) >= FLAP_NS) {
-            self.flaps = self.flaps.saturating_add(1);
-        }
-        if self
-            .since
-            .is_some_and(|went| at.since(went) > FLAPS_WITHIN_NS)
-        {
-            (self.flaps, self.since) = (0, None);
-        }
+    /// When it last came back; none where it did not.
+    fn last_flap(&self) -> Option<Timestamp> {
+        let last = self.flaps[FLAPS - 1];
+        (last > 0).then(|| Timestamp::from_seconds(last.into()))
+    }
+
+    /// The last times that it came back, so near to the newest that they count together, the oldest first.
+    fn flaps(&self) -> impl Iterator<Item = Timestamp> {
+        let known = self.flaps.into_iter().filter(|it| *it > 0);
+        let known = known.map(|it| Timestamp::from_seconds(it.into()));
+        let newest = self.last_flap().unwrap_or_default();
+        known.filter(move |it| newest.since(*it) <= FLAPS_WITHIN_NS)
+    }
+
+    fn since(&self) -> Option<Timestamp> {
+        self.since.map(|it| Timestamp(it.get()))
     }
 
     /// When it was last read.
@@ -244,21 +277,24 @@ impl State {
 
     /// Since when it is over its limit, if that is for as long as the limit asks.
     pub fn is_over(&self, test: Test, for_ns: i64, now: Timestamp) -> Option<Timestamp> {
-        let since = self.since?;
         match test {
-            Test::Grew(told) => (now.since(since) < told).then_some(since),
-            Test::Flaps => (self.flaps >= FLAPS).then_some(since),
+            Test::Grew(told) => self.since().filter(|since| now.since(*since) < told),
+            Test::Flaps => self
+                .flaps()
+                .next()
+                .filter(|_| self.flaps().count() >= FLAPS),
             Test::Above(_) | Test::Below(_) | Test::Rate(_) | Test::Down | Test::Still => {
-                (self.at.since(since) >= for_ns).then_some(since)
+                let is_long = |since: &Timestamp| self.at.since(*since) >= for_ns;
+                self.since().filter(is_long)
             }
         }
     }
 
-    /// The reading beside the limit: the level, the rate, or how often.
+    /// The reading beside the limit: the level, the rate, or how often, of flaps [`FLAPS`] at most.
     pub fn reading(&self, test: Test) -> f64 {
         match test {
             Test::Rate(_) => f64::from(self.rate),
-            Test::Flaps => f64::from(self.flaps),
+            Test::Flaps => self.flaps().count() as f64,
             Test::Above(_) | Test::Below(_) | Test::Grew(_) | Test::Down | Test::Still => {
                 self.value
             }
@@ -271,8 +307,13 @@ impl State {
             Test::Above(_) | Test::Below(_) => true,
             _ => test.well() == Some(self.value),
         };
-        is_well && self.since.is_none() && self.flaps == 0
+        is_well && self.since.is_none() && self.flaps == [0; FLAPS]
     }
+}
+
+/// A moment as a state keeps it; the beginning of 1970 is none.
+const fn kept(at: Timestamp) -> Option<NonZeroI64> {
+    NonZeroI64::new(at.0)
 }
 
 #[cfg(test)]
@@ -346,6 +387,41 @@ mod tests {
         assert!(last(&[up.clone(), flaps(3)].concat()));
         let quick = [up, [0.0, 1.0].repeat(12)].concat();
         assert!(!last(&quick), "what comes back at once has not flapped");
+    }
+
+    #[test]
+    fn flaps_are_a_fault_where_three_are_within_an_hour_and_until_an_hour_after_the_last() {
+        let flapping = |every_minutes: &[i64]| {
+            let mut state = State::first(Test::Flaps, 1.0, at(0));
+            let mut seconds = 0;
+            for minutes in every_minutes {
+                seconds += minutes * 60;
+                state.observe(Test::Flaps, 0.0, at(seconds - 30));
+                state.observe(Test::Flaps, 1.0, at(seconds));
+            }
+            (state, seconds)
+        };
+        for (every_minutes, is_told) in [
+            (&[50; 20][..], false),
+            (&[31; 20][..], false),
+            (&[29; 3][..], true),
+            (&[600, 1, 1][..], true),
+            (&[1, 1, 600, 1][..], false),
+        ] {
+            let (mut state, seconds) = flapping(every_minutes);
+            let over = |state: &State| state.is_over(Test::Flaps, 0, state.at());
+            assert_eq!(over(&state).is_some(), is_told, "{every_minutes:?}");
+            if is_told {
+                let first = seconds - every_minutes[1..].iter().sum::<i64>() * 60;
+                assert_eq!(over(&state), Some(at(first)), "since the first of them");
+                assert_eq!(state.reading(Test::Flaps), 3.0);
+                state.observe(Test::Flaps, 1.0, at(seconds + 3_600));
+                assert!(over(&state).is_some());
+                state.observe(Test::Flaps, 1.0, at(seconds + 3_601));
+                assert_eq!(over(&state), None);
+                assert!(state.is_nothing(Test::Flaps), "it need not be kept");
+            }
+        }
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub use around::{
     Around, Demand, Hold, Measure, NotReady, Span, TAKEN_BACK_S, TRAINING_TARGETS, Target,
 };
 pub use family::{Relative, away, family_minutes};
-pub use health::{Edge, FATAL_XIDS, HEALTH_KINDS, HealthEvent, edge};
+pub use health::{Edge, FATAL_XIDS, HEALTH_KINDS, HealthEvent, edge, recovery_breaks};
 pub use now::{AtNode, Now, Recent, Status, now};
 
 use around::Second;

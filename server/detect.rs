@@ -53,6 +53,7 @@ mod stake;
 pub mod thresholds;
 pub mod tuned;
 mod watch;
+mod whole;
 
 #[cfg(test)]
 mod quality;
@@ -274,6 +275,8 @@ async fn restore(app: &App) -> Result<(), StoreError> {
     let now = app.clock.now();
     let since = now.shifted(-gpufleet_analysis::incident::REOPEN_NS);
     let (standing, unread) = app.store.standing_incidents(since).await?;
+    let lately = now.shifted(-gpufleet_analysis::health::REPEAT_NS);
+    let told = app.store.told_before(lately, &standing).await?;
     let groups = app.store.standing_groups().await?;
     let silences = app.store.silences(now).await?;
     tracing::info!(
@@ -281,6 +284,7 @@ async fn restore(app: &App) -> Result<(), StoreError> {
         messages = groups.len(),
         "took in the incidents"
     );
+    app.fleet.tell_again(told);
     app.incidents
         .restore((standing, &unread), groups, silences, now);
     Ok(())

@@ -72,7 +72,7 @@ pub use commands::{CommandRefused, MAX_COMMANDS};
 pub use commit::Progress;
 pub use drops::{Drop, Drops};
 pub use fold::MAX_VALUES;
-pub use live::{Live, LiveAgent, LiveValue, LiveXid, MAX_XIDS};
+pub use live::{Live, LiveAgent, LiveValue, LiveXid};
 pub use offer::{Answer, Body, Offer, Outcome};
 pub use owners::Second;
 pub use restore::Restored;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use gpufleet_analysis::health::{PROGRAM_XIDS, REPEAT_NS};
+use gpufleet_analysis::health::REPEAT_NS;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::App;
 use crate::commit::{Leased, Replaced};
-use crate::fleet::{MAX_XIDS, Restored};
+use crate::fleet::Restored;
 use crate::runs;
 use crate::store::model::{FencingToken, Lease};
 use crate::store::{CommitError, LeaseError};
@@ -278,11 +278,7 @@ async fn read_all(app: &App) -> anyhow::Result<()> {
         cursors: app.store.cursors().await?,
         resources,
         health: app.store.broken(since, now).await?,
-        // Of the others those of now are in `health`, and those of before are over.
-        xids: app
-            .store
-            .xids(now.shifted(-REPEAT_NS), &PROGRAM_XIDS, MAX_XIDS)
-            .await?,
+        told: app.store.told(now.shifted(-REPEAT_NS)).await?,
         foreign: app.store.foreign_marks().await?,
         runs: Vec::new(),
         steps: Vec::new(),

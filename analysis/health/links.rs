@@ -30,6 +30,35 @@ pub struct Pcie {
     pub is_active: bool,
 }
 
+impl Pcie {
+    /// The generation that counts: an idle link saves power by a lower one.
+    const fn counts(&self) -> u32 {
+        match self.is_active {
+            true => self.generation,
+            false => self.best_generation,
+        }
+    }
+
+    /// What part of its best rate it has: each generation doubles that of a lane.
+    pub fn part(&self) -> f64 {
+        let generations = f64::from(self.counts()) - f64::from(self.best_generation);
+        let lanes = f64::from(self.width) / f64::from(self.best_width.max(1));
+        lanes * generations.exp2()
+    }
+
+    /// What it is and could be, as it is written everywhere: `gen 4 x8 of gen 5 x16`.
+    pub fn words(&self) -> String {
+        let Self {
+            width,
+            best_width,
+            best_generation,
+            ..
+        } = self;
+        let generation = self.counts();
+        format!("gen {generation} x{width} of gen {best_generation} x{best_width}")
+    }
+}
+
 /// Links over a window, oldest reading first.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Links<'a> {
@@ -49,11 +78,8 @@ pub(super) fn findings(gpu: &Gpu<'_>) -> Vec<Finding> {
         it.width < it.best_width || (it.is_active && it.generation < it.best_generation)
     };
     let is_slow = lately.len() == PCIE_READINGS && lately.iter().all(is_below);
-    let pcie = lately.last().filter(|_| is_slow).map(|it| {
-        let part = f64::from(it.width * it.generation)
-            / f64::from((it.best_width * it.best_generation).max(1));
-        over(Kind::PcieDegraded, Action::Diagnose, part, 1.0)
-    });
+    let pcie = lately.last().filter(|_| is_slow);
+    let pcie = pcie.map(|it| over(Kind::PcieDegraded, Action::Diagnose, it.part(), 1.0));
     let up = &links.nvlinks_up[links.nvlinks_up.len().saturating_sub(NVLINK_READINGS)..];
     let is_settled = gpu
         .booted_at

@@ -8,7 +8,7 @@ const MINUTE: i64 = 60_000_000_000;
 const NOW: Timestamp = Timestamp(1_000_000 * MINUTE);
 
 /// A GPU of which nothing is known.
-fn unknown() -> Gpu<'static> {
+pub(super) fn unknown() -> Gpu<'static> {
     Gpu {
         now: NOW,
         hours: 1.0,
@@ -17,22 +17,12 @@ fn unknown() -> Gpu<'static> {
     }
 }
 
-fn ago(minutes: i64) -> Timestamp {
+pub(super) fn ago(minutes: i64) -> Timestamp {
     Timestamp(NOW.0 - minutes * MINUTE)
 }
 
-fn kinds(gpu: &Gpu<'_>) -> Vec<Kind> {
+pub(super) fn kinds(gpu: &Gpu<'_>) -> Vec<Kind> {
     findings(gpu).iter().map(|it| it.kind).collect()
-}
-
-fn xid<'a>(minutes: i64, code: u32, action: &'a str, job: &'a str) -> Xid<'a> {
-    let at = ago(minutes);
-    Xid {
-        at,
-        code,
-        action,
-        job,
-    }
 }
 
 #[test]
@@ -46,68 +36,6 @@ fn what_is_not_known_finds_nothing() {
         }),
         []
     );
-}
-
-#[test]
-fn an_xid_that_asks_for_more_than_a_restart_is_told_until_it_is_healed() {
-    let xids = [
-        xid(30, 119, "reset_gpu", "a"),
-        xid(20, 119, "reset_gpu", "a"),
-        xid(10, 43, "observe", "a"),
-        xid(10, 31, "application_error", "a"),
-    ];
-    let gpu = Gpu {
-        xids: &xids,
-        ..unknown()
-    };
-    let found = findings(&gpu);
-    assert_eq!(kinds(&gpu), [Kind::Xid(119)]);
-    assert_eq!((found[0].since, found[0].reading), (Some(ago(30)), 2.0));
-    assert_eq!(
-        kinds(&Gpu {
-            healed_at: Some(ago(25)),
-            ..gpu
-        }),
-        [Kind::Xid(119)]
-    );
-    assert_eq!(
-        kinds(&Gpu {
-            healed_at: Some(ago(5)),
-            ..gpu
-        }),
-        []
-    );
-}
-
-#[test]
-fn a_programs_xid_in_two_jobs_within_a_week_is_the_gpu() {
-    let of = |jobs: [&'static str; 2], minutes: i64| {
-        let xids = jobs.map(|job| xid(minutes, 31, "application_error", job));
-        kinds(&Gpu {
-            xids: &xids,
-            ..unknown()
-        })
-    };
-    assert_eq!(of(["a", "b"], 10), [Kind::RepeatedXid(31)]);
-    assert_eq!(of(["a", "a"], 10), []);
-    assert_eq!(of(["a", ""], 10), [], "an unknown job is no second one");
-    assert_eq!(of(["a", "b"], 8 * 24 * 60), [], "more than 7 days ago");
-}
-
-#[test]
-fn a_programs_xids_before_a_gpu_was_healed_say_nothing_of_it() {
-    let of = |healed_minutes: i64| {
-        let program = "application_error";
-        let xids = [xid(30, 13, program, "a"), xid(20, 13, program, "b")];
-        kinds(&Gpu {
-            xids: &xids,
-            healed_at: Some(ago(healed_minutes)),
-            ..unknown()
-        })
-    };
-    assert_eq!(of(40), [Kind::RepeatedXid(13)]);
-    assert_eq!(of(25), [], "one job since");
-    assert_eq!(of(10), [], "none since");
 }
 
 #[test]
@@ -261,6 +189,14 @@ fn links_below_what_they_can_are_told_by_readings_in_a_row() {
     assert_eq!(of(&[idle; 3]), [], "an idle link saves power");
     assert_eq!(of(&[narrow, full, narrow]), []);
     assert_eq!(of(&[narrow; 2]), []);
+    for (pcie, part, words) in [
+        (narrow, 0.5, "gen 5 x8 of gen 5 x16"),
+        (old, 0.25, "gen 3 x16 of gen 5 x16"),
+        (Pcie { width: 4, ..old }, 0.0625, "gen 3 x4 of gen 5 x16"),
+        (Pcie { width: 8, ..idle }, 0.5, "gen 5 x8 of gen 5 x16"),
+    ] {
+        assert_eq!((pcie.part(), &*pcie.words()), (part, words));
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Faults, Well, middle, normal};
-use crate::health::{self, Gpu, Kind, Links, Pcie, Usual, Xid, findings};
+use crate::health::{self, Asks, Gpu, Kind, Links, Pcie, Usual, Xid, findings};
 use crate::leak::{self, watch::LeakWatch};
 
 pub(super) mod events;
@@ -102,9 +102,11 @@ fn remembered(seconds: i64) -> f64 {
 
 /// A GPU that fell off the bus.
 static OFF_THE_BUS: [Xid<'static>; 1] = [Xid {
+    first: NOW,
     at: NOW,
+    count: 1,
     code: 79,
-    action: "reboot_node",
+    asks: Asks::Reboot,
     job: "a",
 }];
 

@@ -1,7 +1,7 @@
 //! When a GPU is broken: from a fatal event to the one that ends it, or until it works again.
 //!
-//! Which XIDs are fatal is NVIDIA's catalogue of actions: those that ask for a reset of the GPU, a
-//! reboot of the node or a restart of the VM. Application errors (13, 31, …) are not.
+//! Which XIDs are fatal is said by what they ask for ([`Asks`]): a reset of the GPU, a reboot of the node or a restart
+//! of the VM. Application errors (13, 31, …) are not.
 
 use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::event::{Event, EventKind};
@@ -9,10 +9,11 @@ use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::second::Class;
 use super::{Hour, Policy};
+use crate::health::Asks;
 use crate::ledger::Reason;
 
 /// XIDs after which the GPU is of no use until it is reset (46 … 158), its node rebooted (79) or
-/// its VM restarted (151).
+/// its VM restarted (151): NVIDIA's catalogue, for those of which nobody says what they ask for.
 pub const FATAL_XIDS: [u32; 17] = [
     46, 48, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158,
 ];
@@ -28,6 +29,14 @@ pub const HEALTH_KINDS: [EventKind; 8] = [
     EventKind::GpuAdded,
     EventKind::DriverRecovered,
 ];
+
+/// What the driver asks for (field 230) of a GPU that goes on: what it sends to others is to be drained.
+const DRAIN_PEER_TO_PEER: f64 = 3.0;
+
+/// Whether a GPU is of no use until what the driver asks for by this code (field 230) is done.
+pub fn recovery_breaks(code: f64) -> bool {
+    code > 0.0 && code != DRAIN_PEER_TO_PEER
+}
 
 /// What an event means for health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,12 +67,13 @@ pub fn edge(event: &Event) -> Option<HealthEvent> {
         EventKind::DriverHang => Edge::Broken(Reason::DriverHang),
         EventKind::Xid => {
             let code: u32 = attribute("xid")?.parse().ok()?;
-            FATAL_XIDS
-                .contains(&code)
-                .then_some(Edge::Broken(Reason::FatalXid))?
+            let action = attribute("action").unwrap_or_default();
+            let asks = Asks::of(code, action, event.severity);
+            asks.is_broken().then_some(Edge::Broken(Reason::FatalXid))?
         }
         EventKind::RecoveryAction => match attribute("action")? {
             "0" | "none" => Edge::Whole,
+            "drain_peer_to_peer" => return None,
             _ => Edge::Broken(Reason::RecoveryAction),
         },
         EventKind::GpuRecovered
@@ -100,11 +110,11 @@ pub(super) fn broken(
                 };
             }
             let healed = |since: i64| second - since >= i64::from(policy.healed_after_s);
-            // The driver asks for nothing any more: no event says so, its reading does.
+            // The driver asks for nothing any more that breaks it: no event says so, its reading does.
             let asks_nothing = || {
                 let row = asked.minutes.get(&Minute(second.div_euclid(60)));
                 let asked_for = row.and_then(|it| it.metrics.get(&gpu::RECOVERY_ACTION.id));
-                asked_for.is_some_and(|it| it.max == 0.0)
+                asked_for.is_some_and(|it| !recovery_breaks(it.max))
             };
             if broken.is_some_and(|(reason, since)| {
                 reason == Reason::RecoveryAction && healed(since) && asks_nothing()
@@ -117,4 +127,63 @@ pub(super) fn broken(
             broken
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::event::Severity;
+    use gpufleet_telemetry::identity::ResourceKind;
+
+    use super::*;
+
+    fn told(kind: EventKind, severity: Severity, texts: &[(&str, &str)]) -> Option<Edge> {
+        let texts = texts.iter();
+        let event = Event {
+            at: Timestamp::from_seconds(5),
+            kind,
+            severity,
+            resource_kind: ResourceKind::Gpu,
+            resource_id: "GPU-1".into(),
+            message: String::new(),
+            attributes: texts
+                .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+                .collect(),
+        };
+        edge(&event).map(|it| it.edge)
+    }
+
+    #[test]
+    fn what_an_xid_asks_for_says_whether_it_breaks_the_gpu_and_its_code_where_nobody_says_it() {
+        let fatal = Some(Edge::Broken(Reason::FatalXid));
+        for (code, action, severity, expected) in [
+            ("79", "reboot_node", Severity::Error, fatal),
+            ("43", "reset_gpu", Severity::Error, fatal),
+            ("48", "observe", Severity::Info, None),
+            ("48", "our_own", Severity::Info, None),
+            ("48", "our_own", Severity::Error, fatal),
+            ("48", "", Severity::Error, fatal),
+            ("74", "nvlink", Severity::Error, None),
+        ] {
+            let texts = [("xid", code), ("action", action)];
+            let told = told(EventKind::Xid, severity, &texts);
+            assert_eq!(told, expected, "{code} {action}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_of_which_only_peer_to_peer_traffic_is_to_be_drained_goes_on() {
+        let broken = Some(Edge::Broken(Reason::RecoveryAction));
+        for (action, code, expected) in [
+            ("none", 0.0, Some(Edge::Whole)),
+            ("reset_gpu", 1.0, broken),
+            ("reboot_node", 2.0, broken),
+            ("drain_peer_to_peer", 3.0, None),
+            ("drain_and_reset", 4.0, broken),
+        ] {
+            let texts = [("action", action)];
+            let told = told(EventKind::RecoveryAction, Severity::Error, &texts);
+            assert_eq!(told, expected, "{action}");
+            assert_eq!(recovery_breaks(code), expected == broken, "{action}");
+        }
+    }
 }

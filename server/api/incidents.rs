@@ -18,7 +18,8 @@ use crate::auth::Grant;
 use crate::fleet::naming::origin_of;
 use crate::notify::runbook;
 use crate::web::Web;
-use crate::words::{address, incident::price, text};
+use crate::words::incident::{is_only_unseen, price};
+use crate::words::{address, text};
 
 mod asked;
 pub mod say;
@@ -80,7 +81,7 @@ pub struct LogLine {
     pub who: Option<String>,
     /// What happened: `opened`, `resolved`, `acknowledged`, `silenced`, `unsilenced`, `note` and so on.
     pub what: &'static str,
-    /// The note, the other incident, or until when.
+    /// The note, the other incident, until when, or that it was not seen again: nobody knows that it was mended.
     pub detail: Option<String>,
 }
 
@@ -297,7 +298,7 @@ pub(crate) fn known(
         silenced_until: time(incident.silent_until(now)),
         evidence: evidence.collect(),
         more_evidence: incident.more_evidence,
-        log: incident.log.iter().map(line).collect(),
+        log: incident.log.iter().map(|it| line(it, incident)).collect(),
     }
 }
 
@@ -320,7 +321,7 @@ fn reading(reading: &Reading) -> ReadingKnown {
     }
 }
 
-fn line(line: &incident::Line) -> LogLine {
+fn line(line: &incident::Line, of: &Incident) -> LogLine {
     let (what, detail) = match &line.happened {
         Happened::Opened => ("opened", None),
         Happened::Reopened => ("reopened", None),
@@ -328,6 +329,9 @@ fn line(line: &incident::Line) -> LogLine {
         Happened::Merged(other) => ("merged", Some(other.to_string())),
         Happened::Explained(other) => ("explained", Some(other.to_string())),
         Happened::Understood(what) => ("understood", Some(what.clone())),
+        Happened::Resolved if is_only_unseen(of) => {
+            ("resolved", Some("was not seen again".to_owned()))
+        }
         Happened::Resolved => ("resolved", None),
         Happened::Acknowledged => ("acknowledged", None),
         Happened::Silenced(_) if line.ends_silence() => ("unsilenced", None),

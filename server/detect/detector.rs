@@ -39,7 +39,7 @@ pub(crate) struct Finds {
     pub(crate) needs: Vec<Need>,
     /// What its price may be reckoned by, and why it may have none: every word that a finding says of it.
     pub(crate) prices: Vec<Basis>,
-    /// What begins with these words is found again only so long after a start, seconds.
+    /// What has these words in it is found again only so long after a start, seconds.
     learns: Option<(&'static [&'static str], i64)>,
 }
 
@@ -132,7 +132,7 @@ impl Finds {
         }
     }
 
-    /// Where its words begin with one of these, it takes so long after a start, seconds, until it is found again: longer
+    /// Where its words have one of these in them, it takes so long after a start, seconds, until it is found again: longer
     /// than an incident goes on without a signal.
     pub(super) fn learns(mut self, says: &'static [&'static str], seconds: i64) -> Self {
         self.learns = Some((says, seconds));
@@ -142,7 +142,7 @@ impl Finds {
     /// How long after a start one of these may not be found again, seconds; none of what is found at once.
     pub(super) fn learns_s(&self, said: &[&str]) -> Option<i64> {
         let (says, seconds) = self.learns?;
-        let is_its = |said: &&str| says.iter().any(|it| said.starts_with(it));
+        let is_its = |said: &&str| says.iter().any(|it| said.contains(it));
         said.iter().any(is_its).then_some(seconds)
     }
 

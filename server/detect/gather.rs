@@ -26,6 +26,7 @@ use super::network::{Network, PortsWatch, RankNames};
 use super::prices::Prices;
 use super::readers::{self, Readers};
 use super::watch::{Rates, Readable, Watch, fresh};
+use super::whole::Whole;
 use crate::fleet::{Fleet, Live, LiveXid};
 use crate::store::model::ResourceKey;
 use crate::view::gather as view;
@@ -76,6 +77,7 @@ enum KeptOf {
 struct Watched {
     number: u32,
     counters: Watch,
+    whole: Whole,
     links: LinkWatch,
     memory: LeakWatch,
     /// As it was told last: most say the same at each tick, and are not read again.
@@ -91,6 +93,9 @@ impl Watched {
             && Arc::ptr_eq(told, &live.resource)
         {
             return Arc::clone(alike);
+        }
+        if let Some((before, _)) = &self.told {
+            self.whole.described(before, live);
         }
         let text = |name| live.resource.attribute(name).filter(|it| !it.is_empty());
         // Of Slurm JOB is a name, which others may have given too.
@@ -130,8 +135,10 @@ pub struct GpuSnapshot {
     pub(super) is_removed: bool,
     /// Since when it is broken, and why, if an event says so.
     pub(super) broken: Option<(Reason, Timestamp)>,
-    /// When it was last whole again.
+    /// When it was last made whole.
     pub(super) healed_at: Option<Timestamp>,
+    /// When it last answered again after it could not be reached.
+    pub(super) back_at: Option<Timestamp>,
     pub(super) xids: Vec<LiveXid>,
     pub(super) rates: Rates,
     pub(super) temperature: Option<f64>,
@@ -150,6 +157,8 @@ pub struct GpuSnapshot {
     pub(super) has_memory: bool,
     /// What its last probe found wrong.
     pub(super) probe: Option<Probed>,
+    /// What the driver asks for (field 230), by its code; 0 is nothing.
+    pub(super) asked: Option<u64>,
     pub(super) has_remap_failure: Option<bool>,
     pub(super) has_remap_pending: Option<bool>,
     /// When its node came up.
@@ -410,12 +419,11 @@ fn seen_of(
     let alike = watched.tell(live, groups);
     let value = |metric: &Metric| fresh(live, metric, now);
     let flag = |metric: &Metric| value(metric).map(|it| it > 0.0);
-    let (mut broken, mut healed_at) = (None, None);
-    match live.health.map(|it| (it.edge, it.at)) {
-        Some((Edge::Broken(reason), at)) => broken = Some((reason, at)),
-        Some((Edge::Whole, at)) => healed_at = Some(at),
-        None => {}
-    }
+    let broken = live.health.and_then(|it| match it.edge {
+        Edge::Broken(reason) => Some((reason, it.at)),
+        Edge::Whole => None,
+    });
+    let healed_at = watched.whole.read(live);
     let status = judge(live, now);
     let used = gpu_used(live, now);
     let mut seen = GpuSnapshot {
@@ -430,6 +438,7 @@ fn seen_of(
         is_removed: live.told.is_removed,
         broken,
         healed_at,
+        back_at: live.told.back_at,
         xids: live.told.xids.clone(),
         rates: watched.counters.read(live, healed_at, now),
         temperature: value(&gpu::TEMPERATURE),
@@ -442,6 +451,7 @@ fn seen_of(
         host: Host::default(),
         has_memory: used.is_some(),
         probe: probe_of(live, now),
+        asked: value(&gpu::RECOVERY_ACTION).map(|it| it as u64),
         has_remap_failure: flag(&gpu::REMAP_FAILURE),
         has_remap_pending: flag(&gpu::REMAP_PENDING),
         booted_at: None,

@@ -17,7 +17,7 @@ use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::robust::median;
-use gpufleet_analysis::states::FATAL_XIDS;
+use gpufleet_analysis::states::recovery_breaks;
 use gpufleet_analysis::straggler::clocks::{Pace, Together};
 use gpufleet_telemetry::catalog::{Unit, gpu, own};
 use gpufleet_telemetry::event::Severity;
@@ -27,16 +27,14 @@ use super::detector::Need::{Events, Holders, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
 use super::gather::{Alike, GpuSnapshot, is_at_work};
 use super::watch::Readable;
-use crate::words::xid;
+use crate::fleet::LiveXid;
 
-/// An XID that breaks nothing by itself is told for this long, nanoseconds: no event ends it.
-const TOLD_NS: i64 = 600 * NANOS_PER_SECOND;
+pub(super) mod say;
+
+use say::{action, newest, readings, what, words};
 
 /// An agent that was heard within two ticks and what a tick needs tells what its GPUs do.
 const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
-
-/// What is read of errors and links, of which some are counted.
-pub(super) const COUNT: &str = "count";
 
 /// Parts that forget over some minutes, and five readings of NVLinks in as many, say late after a start what is, seconds.
 const LEARNS_S: i64 = 600;
@@ -98,7 +96,7 @@ impl Detector for Faults {
                 "what the driver asks for",
                 GpuFault,
                 &gpu::RECOVERY_ACTION,
-                gone,
+                &events,
             ),
             read(
                 uncorrected,
@@ -260,47 +258,66 @@ fn of_gpu(
     by: &Thresholds,
     now: Timestamp,
 ) -> Vec<Signal> {
-    let is_compared = like.compares(seen);
-    let is_broken = seen.status.state == State::Unhealthy;
-    let is_told = |code: u32, at: Timestamp| {
-        if FATAL_XIDS.contains(&code) {
-            is_broken
-        } else {
-            now.since(at) < TOLD_NS || health::PROGRAM_XIDS.contains(&code)
-        }
-    };
-    let xids: Vec<Xid<'_>> = seen
-        .xids
-        .iter()
-        .filter(|it| is_told(it.code, it.at))
-        .map(|it| {
-            let job = job_of(&it.holder);
-            let is_programs = of_programs.contains(&(&*seen.cluster, job, it.code));
-            Xid {
-                at: it.at,
-                code: it.code,
-                action: &it.action,
-                job: if is_programs { "" } else { job },
-            }
-        })
-        .collect();
-    let since = |reason: Reason| {
-        let is_so = is_broken && seen.status.reason == reason;
-        let told = seen.broken.map(|(_, at)| at);
-        is_so.then(|| told.unwrap_or(seen.last_point))
-    };
+    let xids = xids(seen, of_programs);
     let links = seen.links.as_facts();
-    let told = Gpu {
+    let gpu = Gpu {
         by: *by,
         now,
         hours: 1.0,
         booted_at: seen.booted_at,
         xids: &xids,
         healed_at: seen.healed_at,
+        back_at: seen.back_at,
+        links: links.as_health(),
+        probe: seen.probe,
+        ..Gpu::default()
+    };
+    let gpu = absent(seen, slowed(seen, like, memory(seen, gpu)));
+    let found = findings(&gpu);
+    let mut signals: Vec<Signal> = found.iter().map(|it| signal(seen, like, it)).collect();
+    signals.extend(asked(seen));
+    let is_said = signals.iter().any(|it| it.family == Family::GpuFault);
+    if is_broken(seen) && !is_said {
+        signals.push(broken(seen));
+    }
+    signals
+}
+
+fn is_broken(seen: &GpuSnapshot) -> bool {
+    seen.status.state == State::Unhealthy
+}
+
+fn xids<'a>(seen: &'a GpuSnapshot, of_programs: &OfPrograms<'_>) -> Vec<Xid<'a>> {
+    let of = |it: &'a LiveXid| {
+        let job = job_of(&it.holder);
+        let is_programs = of_programs.contains(&(&*seen.cluster, job, it.code));
+        Xid {
+            first: it.first,
+            at: it.at,
+            count: it.count,
+            code: it.code,
+            asks: it.asks(),
+            job: if is_programs { "" } else { job },
+        }
+    };
+    seen.xids.iter().map(of).collect()
+}
+
+/// With what its memory reads.
+fn memory<'a>(seen: &GpuSnapshot, gpu: Gpu<'a>) -> Gpu<'a> {
+    Gpu {
         ecc_uncorrectable: seen.rates.uncorrected,
         ecc_correctable: seen.rates.corrected,
         has_remap_failure: seen.has_remap_failure,
         has_remap_pending: seen.has_remap_pending,
+        ..gpu
+    }
+}
+
+/// With what slows it down, beside like GPUs.
+fn slowed<'a>(seen: &GpuSnapshot, like: &Like, gpu: Gpu<'a>) -> Gpu<'a> {
+    let is_compared = like.compares(seen);
+    Gpu {
         slowdowns_per_minute: seen.rates.slowdowns_per_minute,
         heat_part: seen.rates.heat_part,
         brake_part: seen.rates.brake_part,
@@ -310,38 +327,61 @@ fn of_gpu(
         like_celsius: like.celsius,
         power_watts: seen.power.filter(|_| is_compared),
         like_watts: like.watts,
-        links: links.as_health(),
+        ..gpu
+    }
+}
+
+/// With since when it is not there, and whether it should be.
+fn absent<'a>(seen: &GpuSnapshot, gpu: Gpu<'a>) -> Gpu<'a> {
+    let since = |reason: Reason| {
+        let is_so = is_broken(seen) && seen.status.reason == reason;
+        let told = seen.broken.map(|(_, at)| at);
+        is_so.then(|| told.unwrap_or(seen.last_point))
+    };
+    Gpu {
         lost_since: since(Reason::DeviceLost),
         hung_since: since(Reason::DriverHang),
-        probe: seen.probe,
         last_seen: Some(seen.last_point),
-        is_expected: now.since(seen.node_heard) < HEARD_NS
+        is_expected: gpu.now.since(seen.node_heard) < HEARD_NS
             && !seen.is_removed
             // Of an agent that catches up everything is late.
             && seen.node_point.since(seen.last_point) > health::VANISHED_NS,
-    };
-    let found = findings(&told);
-    let mut signals: Vec<Signal> = found.iter().map(|it| signal(seen, like, it)).collect();
-    let is_said = signals.iter().any(|it| it.family == Family::GpuFault);
-    if is_broken && !is_said {
-        signals.push(broken(seen));
+        ..gpu
     }
-    signals
+}
+
+/// What the driver itself asks for.
+fn asked(seen: &GpuSnapshot) -> Option<Signal> {
+    let code = seen.asked.filter(|it| *it > 0)?;
+    let (severity, price) = match recovery_breaks(code as f64) {
+        true => (Severity::Error, broken_price(seen)),
+        false => (Severity::Warning, Price::none(Basis::GoesOn)),
+    };
+    let (what, action) = say::recovery(code);
+    let read = Reading::new("recovery action", code as f64, None, Unit::Code);
+    Some(Signal {
+        severity,
+        what,
+        action,
+        readings: vec![read],
+        price,
+        ..broken(seen)
+    })
 }
 
 /// A GPU that is broken for a reason that is all that is known of it: after a restart of the server,
-/// or by the driver's word.
+/// or by what the driver was heard to ask for.
 fn broken(seen: &GpuSnapshot) -> Signal {
     let what = match seen.status.reason {
         Reason::FatalXid => "a fatal XID",
-        Reason::RecoveryAction => "the driver asks for a reset or a reboot",
+        Reason::RecoveryAction => "the driver asks for a recovery action",
         _ => "unhealthy",
     };
     Signal {
         family: Family::GpuFault,
         severity: Severity::Error,
         what: what.to_owned(),
-        action: "Drain the node; reset the GPU or reboot the node.".to_owned(),
+        action: say::BROKEN.to_owned(),
         cause: Cause::GpuFault,
         since: seen.broken.map(|(_, at)| at),
         readings: Vec::new(),
@@ -354,15 +394,17 @@ fn broken(seen: &GpuSnapshot) -> Signal {
 
 fn signal(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Signal {
     let (family, cause) = words(finding.kind);
-    let severity = match family {
-        Family::GpuFault if finding.kind != Kind::ProbeSlow => Severity::Error,
+    let severity = match finding.kind {
+        Kind::Xid(code) => newest(seen, code).map_or(Severity::Error, |it| it.severity),
+        Kind::ProbeSlow => Severity::Warning,
+        _ if family == Family::GpuFault => Severity::Error,
         _ => Severity::Warning,
     };
     Signal {
         family,
         place: Place::gpu(&seen.cluster, &seen.node, &seen.id),
         severity,
-        what: what(finding.kind),
+        what: what(seen, finding),
         action: action(seen, finding),
         cause,
         since: finding.since,
@@ -379,9 +421,7 @@ fn price(seen: &GpuSnapshot, like: &Like, kind: Kind) -> Price {
     let none = Price::none;
     match kind {
         Kind::Lost | Kind::DriverHung | Kind::Vanished | Kind::ProbeFailed(_) => broken_price(seen),
-        _ if words(kind).0 == Family::GpuFault && seen.status.state == State::Unhealthy => {
-            broken_price(seen)
-        }
+        _ if words(kind).0 == Family::GpuFault && is_broken(seen) => broken_price(seen),
         Kind::Xid(_) | Kind::RepeatedXid(_) => none(Basis::GoesOn),
         Kind::EccUncorrectable => none(Basis::NotToBeTrusted),
         Kind::RemapFailed | Kind::RemapPending | Kind::EccRate => none(Basis::NotYet),
@@ -397,103 +437,6 @@ fn price(seen: &GpuSnapshot, like: &Like, kind: Kind) -> Price {
 
 fn broken_price(seen: &GpuSnapshot) -> Price {
     Price::of(Basis::BrokenGpu, Losing::gpus(1, seen.price))
-}
-
-fn words(kind: Kind) -> (Family, Cause) {
-    use health::Cause as Slowed;
-    match kind {
-        Kind::Xid(_)
-        | Kind::RepeatedXid(_)
-        | Kind::EccUncorrectable
-        | Kind::RemapFailed
-        | Kind::Lost
-        | Kind::DriverHung
-        | Kind::Vanished
-        | Kind::ProbeFailed(_)
-        | Kind::ProbeSlow => (Family::GpuFault, Cause::GpuFault),
-        Kind::EccRate | Kind::RemapPending => (Family::Memory, Cause::GpuMemory),
-        Kind::Throttled(Slowed::Heat) | Kind::Hot => (Family::Heat, Cause::Heat),
-        Kind::Throttled(Slowed::HardwareBrake) => (Family::Power, Cause::PowerBrake),
-        Kind::Throttled(Slowed::PowerCap) => (Family::Power, Cause::PowerCap),
-        Kind::Throttled(Slowed::Hardware) | Kind::Underpowered => (Family::Power, Cause::Unknown),
-        Kind::PcieDegraded => (Family::Link, Cause::Pcie),
-        Kind::NvlinkDown => (Family::Link, Cause::Nvlink),
-    }
-}
-
-/// What is said of a finding of this kind.
-pub(super) fn what(kind: Kind) -> String {
-    use health::Cause as Slowed;
-    match kind {
-        Kind::Xid(code) => return format!("XID {code}"),
-        Kind::RepeatedXid(code) => return format!("XID {code} in several jobs"),
-        Kind::ProbeFailed(Some(sm)) => return format!("the probe found SM {sm} wrong"),
-        Kind::ProbeFailed(None) => "the probe failed",
-        Kind::ProbeSlow => "the probe found it slow",
-        Kind::EccUncorrectable => "memory errors that could not be corrected",
-        Kind::EccRate => "many corrected memory errors",
-        Kind::RemapFailed => "a memory row could not be remapped",
-        Kind::RemapPending => "a memory row waits for a reset",
-        Kind::Throttled(Slowed::Heat) => "slowed down by heat",
-        Kind::Throttled(Slowed::HardwareBrake) => "slowed down by the power brake",
-        Kind::Throttled(Slowed::PowerCap) => "slowed down by its power cap",
-        Kind::Throttled(Slowed::Hardware) => "slowed down by the hardware again and again",
-        Kind::Hot => "hotter than like GPUs",
-        Kind::Underpowered => "draws less power than like GPUs",
-        Kind::PcieDegraded => "PCIe below what it was",
-        Kind::NvlinkDown => "NVLinks down",
-        Kind::Lost => "lost",
-        Kind::DriverHung => "a driver call does not return",
-        Kind::Vanished => "its readings stopped",
-    }
-    .to_owned()
-}
-
-fn action(seen: &GpuSnapshot, finding: &Finding) -> String {
-    if let Kind::Xid(code) = finding.kind {
-        let told = seen.xids.iter().rev().find(|it| it.code == code);
-        return told.map_or_else(String::new, |it| xid::asks(code, &it.action));
-    }
-    match finding.action {
-        health::Action::Watch => "Keep an eye on it.",
-        health::Action::CheckCoolingOrPower => "Look at cooling and power.",
-        health::Action::DrainAndReset => "Drain its jobs and reset the GPU.",
-        health::Action::DrainAndReboot => "Drain the node and reboot it.",
-        health::Action::Replace => "Have the card replaced.",
-        health::Action::Diagnose => "Run a diagnosis.",
-        health::Action::AsTheTableSays => "",
-    }
-    .to_owned()
-}
-
-fn readings(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Vec<Reading> {
-    let usual = (finding.limit != 0.0).then_some(finding.limit);
-    let unit = match finding.kind {
-        Kind::Hot => Unit::Celsius,
-        Kind::Underpowered => Unit::Watts,
-        Kind::Throttled(health::Cause::Hardware) => Unit::Count,
-        Kind::Throttled(_) | Kind::PcieDegraded => Unit::Ratio,
-        Kind::Lost | Kind::DriverHung | Kind::Vanished => Unit::Seconds,
-        _ => Unit::Count,
-    };
-    let name = match finding.kind {
-        Kind::Hot => "temperature",
-        Kind::Underpowered => "power",
-        Kind::Throttled(health::Cause::Hardware) => "a minute",
-        Kind::Throttled(_) => "part of the last minutes",
-        Kind::Lost | Kind::DriverHung | Kind::Vanished => "for",
-        _ => COUNT,
-    };
-    let mut readings = vec![Reading::new(name, finding.reading, usual, unit)];
-    if finding.kind == Kind::PcieDegraded {
-        readings.extend(seen.links.pcie_readings());
-    }
-    if matches!(words(finding.kind).0, Family::Heat | Family::Power)
-        && let Some(clock) = seen.clock
-    {
-        readings.push(Reading::new("clock", clock, like.clock, Unit::Hertz));
-    }
-    readings
 }
 
 #[cfg(test)]

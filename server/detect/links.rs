@@ -15,14 +15,15 @@ use std::collections::HashSet;
 
 use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::health::links::{NVLINK_READINGS, PCIE_READINGS};
-use gpufleet_analysis::health::{Kind, Links, Pcie};
+use gpufleet_analysis::health::{Links, Pcie};
 use gpufleet_telemetry::catalog::{Metric, Unit, gpu};
 use gpufleet_telemetry::gpu_specs;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::before::Said;
 use super::gather::NodeName;
-use super::{gpus, seconds_since};
+use super::gpus::say::NVLINKS_UP;
+use super::seconds_since;
 use crate::fleet::Live;
 
 /// Links are read each minute; what is older than three of them is gone, seconds.
@@ -110,19 +111,14 @@ impl LinkWatch {
     /// Of a GPU of which this was said before the server started.
     pub(super) fn resumed(said: &[&Said]) -> Self {
         let mut watch = Self::default();
-        let best = &mut watch.readings;
-        for said in said {
-            let usual = |name: &str| {
-                let usual = said.reading(name).and_then(|it| it.usual);
-                usual.filter(|it| (0.0..=255.0).contains(it)).unwrap_or(0.0) as u8
-            };
-            if said.what == gpus::what(Kind::PcieDegraded) {
-                best.best.width = usual(LANES);
-                best.best.generation = usual(GENERATION);
-            } else if said.what == gpus::what(Kind::NvlinkDown) {
-                best.most_nvlinks = usual(gpus::COUNT);
-            }
-        }
+        let usual = |name: &str| {
+            let read = said.iter().filter_map(|it| it.reading(name)?.usual);
+            let most = read.filter(|it| (0.0..=255.0).contains(it)).fold(0.0, f64::max);
+            most as u8
+        };
+        watch.readings.best.width = usual(LANES);
+        watch.readings.best.generation = usual(GENERATION);
+        watch.readings.most_nvlinks = usual(NVLINKS_UP);
         watch
     }
 

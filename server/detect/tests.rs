@@ -162,12 +162,9 @@ fn falls_off(live: &mut Live, at: Timestamp) {
         at,
         edge: Edge::Broken(gpufleet_analysis::ledger::Reason::FatalXid),
     });
-    live.told.xids = vec![LiveXid {
-        at,
-        code: 79,
-        action: "reboot_node".into(),
-        holder: "pod:research/train-7b-0".into(),
-    }];
+    let holder = "pod:research/train-7b-0";
+    let is_bad = gpufleet_telemetry::event::Severity::Error;
+    live.told.xids = vec![LiveXid::new(at, 79, "reboot_node", is_bad, holder)];
     live.bits = gpufleet_telemetry::minute::Bitmaps::default();
     for value in &mut live.values {
         value.reading = Err(Missing::GpuLost);

@@ -1,27 +1,29 @@
-//! What the counters of one GPU did lately: parts of the last minutes that it was slowed down, and
-//! memory errors of the last hour.
+//! What the counters of one GPU did lately: parts of the last minutes that it was slowed down, corrected memory errors
+//! of the last hour, and uncorrected ones since the card was last made whole.
 //!
 //! Method: a part is a rate that forgets, with time constant [`MEMORY_S`], moved on by each reading of
 //! a counter. What did not grow for [`OVER_S`] is over, however large its rate still is: it ended, it
 //! did not fade. Errors are counted, in twelve buckets of five minutes, because a burst of six is six
 //! and not seventy an hour. Slowdowns of the hardware are counted by the ticks in which they came, of
 //! the last five minutes, because a flurry of four in one tick is one trouble and not four a minute. A
-//! counter that went back was reset and says nothing that once; of errors it also says that the card was
-//! made whole.
+//! counter that went back was reset and says nothing that once. Errors that could not be corrected stand
+//! until that, or until the card was made whole, because until then a reset is owed: their counter begins anew
+//! with the card and its driver, so what it reads when it is first read counts too.
 //!
-//! Nothing is known of a counter before two readings that follow each other, and when the newest is
+//! Nothing is known of the others before two readings that follow each other, and of none when the newest is
 //! older than [`GAP_S`]: a reading that is gone is not a 0.
 //!
 //! Limits: 32 bytes a GPU for each part, 40 for slowdowns and [`ERRORS_BYTES`] for each kind of error, in all
-//! [`WATCH_BYTES`]; of errors 65,535 in five minutes at most. Errors before the server started are counted where an
-//! incident that was open then tells of them, as of when it was last signalled.
+//! [`WATCH_BYTES`]; of corrected errors 65,535 in five minutes at most. Those before the server started are counted where
+//! an incident that was open then tells of them, as of when it was last signalled.
 
-use gpufleet_analysis::health::{Kind, MEMORY_S};
+use gpufleet_analysis::health::MEMORY_S;
 use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::before::Said;
-use super::{TICK, gpus, seconds_since};
+use super::gpus::say::AN_HOUR;
+use super::{TICK, seconds_since};
 use crate::fleet::{Live, LiveValue};
 
 /// Over how long a part is meant that is to explain what is slow now, seconds.
@@ -41,6 +43,9 @@ const TIMES_OVER_S: f64 = 150.0;
 
 /// Two readings further apart than this are not joined, seconds: what lies between is not known.
 pub(super) const GAP_S: f64 = 120.0;
+
+/// An hour, seconds.
+const HOUR_S: f64 = 3_600.0;
 
 /// Buckets of an hour.
 const BUCKETS: usize = 12;
@@ -93,16 +98,32 @@ struct Times {
     newest: u32,
 }
 
-/// Errors of one kind.
+/// Corrected errors.
 #[derive(Debug, Clone, Copy, Default)]
 struct Errors {
     counted: Counted,
     hour: Hour,
 }
 
+/// Errors that could not be corrected.
+#[derive(Debug, Clone, Copy, Default)]
+struct Owed {
+    last: f64,
+    /// How many of them were over when the card was made whole and its counter went on.
+    over: f64,
+    /// When that was read; the beginning of 1970 before the first reading.
+    at: Timestamp,
+    /// When there were last more than before.
+    grew_at: Timestamp,
+    /// The same of what was seen to grow: what was there at the first reading may be old.
+    seen_at: Timestamp,
+    is_there: bool,
+}
+
 /// Most bytes that are kept of a GPU's errors of one kind.
 const ERRORS_BYTES: usize = 64;
-const _: () = assert!(size_of::<Errors>() <= ERRORS_BYTES && size_of::<Counted>() <= 32);
+const _: () = assert!(size_of::<Errors>() <= ERRORS_BYTES && size_of::<Owed>() <= ERRORS_BYTES);
+const _: () = assert!(size_of::<Counted>() <= 32);
 const _: () = assert!(size_of::<Times>() <= 40 && SLOTS <= u32::BITS);
 
 /// What is counted of a GPU, in the catalog's order.
@@ -128,7 +149,7 @@ pub(super) struct Watch {
     cap: Counted,
     slowdowns: Times,
     corrected: Errors,
-    uncorrected: Errors,
+    uncorrected: Owed,
     /// What was ever readable.
     had: Readable,
 }
@@ -147,7 +168,9 @@ pub(super) struct Rates {
     pub(super) cap_now: Option<f64>,
     /// Errors of the last hour.
     pub(super) corrected: Option<u64>,
+    /// Errors since the card was made whole, and the same where some came in the last hour, else 0.
     pub(super) uncorrected: Option<u64>,
+    pub(super) uncorrected_lately: Option<u64>,
 }
 
 /// A set of readings that say whether a GPU is well, one bit each.
@@ -333,6 +356,39 @@ impl Errors {
     }
 }
 
+impl Owed {
+    /// Takes in a reading with its time, and when the card was last made whole.
+    fn read(&mut self, read: Option<(f64, Timestamp)>, whole: Option<Timestamp>) {
+        self.is_there = read.is_some();
+        if let Some((value, at)) = read.filter(|it| it.1 > self.at) {
+            let is_first = self.at == Timestamp::default();
+            if value < self.last {
+                (self.last, self.over) = (0.0, 0.0);
+            }
+            if value > self.last {
+                self.grew_at = at;
+                self.seen_at = if is_first { self.seen_at } else { at };
+            }
+            (self.last, self.at) = (value, at);
+        }
+        if whole.is_some_and(|whole| whole > self.grew_at) {
+            self.over = self.last;
+        }
+    }
+
+    /// How many there are; none where it is not known.
+    fn count(&self, now: Timestamp) -> Option<u64> {
+        let is_known = self.is_there && seconds_since(now, self.at) <= GAP_S;
+        is_known.then(|| (self.last - self.over).max(0.0) as u64)
+    }
+
+    /// The same where some came in the last hour, else 0.
+    fn lately(&self, now: Timestamp) -> Option<u64> {
+        let is_late = seconds_since(now, self.seen_at) <= HOUR_S;
+        self.count(now).map(|it| if is_late { it } else { 0 })
+    }
+}
+
 /// The newest reading of a metric, unless it is gone or too old to say anything of now.
 pub(super) fn fresh(live: &Live, metric: &Metric, now: Timestamp) -> Option<f64> {
     let (value, at) = reading(live, metric)?;
@@ -372,34 +428,22 @@ fn readings<const COUNT: usize>(
 impl Watch {
     /// Of a GPU of which this was said before the server started.
     pub(super) fn resumed(said: &[&Said]) -> Self {
-        let mut watch = Self::default();
-        for said in said {
-            let Some(count) = said.reading(gpus::COUNT) else {
-                continue;
-            };
-            let errors = Errors::told(count.value, said.seen_at);
-            if said.what == gpus::what(Kind::EccUncorrectable) {
-                watch.uncorrected = errors;
-            } else if said.what == gpus::what(Kind::EccRate) {
-                watch.corrected = errors;
-            }
+        let corrected = said.iter().find_map(|it| Some((it.reading(AN_HOUR)?.value, it.seen_at)));
+        Self {
+            corrected: corrected.map_or_else(Errors::default, |(count, at)| Errors::told(count, at)),
+            ..Self::default()
         }
-        watch
     }
 
-    /// Takes in what is live and says what it means. Errors before the GPU was `healed` are over.
-    pub(super) fn read(&mut self, live: &Live, healed: Option<Timestamp>, now: Timestamp) -> Rates {
+    /// Takes in what is live and says what it means. Errors before the GPU was made `whole` are over.
+    pub(super) fn read(&mut self, live: &Live, whole: Option<Timestamp>, now: Timestamp) -> Rates {
         let [cap, heat, brake, slowdowns, corrected, uncorrected] = readings(live, COUNTED);
         self.heat.read(heat);
         self.brake.read(brake);
         self.cap.read(cap);
         self.slowdowns.read(slowdowns, now);
         self.corrected.read(corrected, now);
-        let worse = &mut self.uncorrected;
-        worse.read(uncorrected, now);
-        if healed.is_some_and(|at| at.seconds() >= worse.counted.grew_at_s.into()) {
-            worse.hour = Hour::default();
-        }
+        self.uncorrected.read(uncorrected, whole);
         let part = |counted: &Counted| counted.rate(now).map(|it| it.min(1.0));
         Rates {
             heat_part: part(&self.heat),
@@ -411,6 +455,7 @@ impl Watch {
             cap_now: self.cap.now(now),
             corrected: self.corrected.count(now),
             uncorrected: self.uncorrected.count(now),
+            uncorrected_lately: self.uncorrected.lately(now),
         }
     }
 

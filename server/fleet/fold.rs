@@ -216,6 +216,7 @@ impl Tracked {
         if let Some(health) = &mut live.health {
             health.at = health.at.min(fold.received);
         }
+        live.told.set_back(fold.received);
         self.told = Timestamp::default();
         self.pruned = Minute::default();
     }

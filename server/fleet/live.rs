@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_analysis::health::Asks;
+use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::states::{HealthEvent, Recent};
 use gpufleet_telemetry::catalog::{Metric, MetricId, producers, training};
-use gpufleet_telemetry::event::{Event, EventKind};
+use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{AgentId, Origin, Part, Resource, attribute};
 use gpufleet_telemetry::minute::Bitmaps;
 use gpufleet_telemetry::sample::Reading;
@@ -49,8 +51,9 @@ pub struct Live {
     pub told: Told,
 }
 
-/// Most XIDs that are remembered of a GPU, the newest: a storm of one code says nothing more.
-pub const MAX_XIDS: usize = 16;
+/// Most XIDs that are remembered of a GPU, one of each code and job: what one job raises a thousand times pushes out
+/// nothing that came to another.
+const MAX_XIDS: usize = 16;
 
 /// The attribute of a stored XID that says who held the GPU when it came: after a start nobody else knows.
 pub(super) const XID_HOLDER: &str = "holder";
@@ -58,23 +61,67 @@ pub(super) const XID_HOLDER: &str = "holder";
 /// What events said of a GPU.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Told {
-    /// Its newest XIDs, in the order in which they came.
+    /// Its XIDs, each of a code and a job once, in the order in which they came first.
     pub xids: Vec<LiveXid>,
     /// Whether the driver no longer lists it: taken out, and not lost.
     pub is_removed: bool,
+    /// When it was last made whole: reset, listed anew, or nothing more asked of it by the driver.
+    pub whole_at: Option<Timestamp>,
+    /// When it last answered again after it could not be reached.
+    pub back_at: Option<Timestamp>,
 }
 
-/// An XID.
+/// An XID of one job, however often it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveXid {
-    /// When.
+    /// When it came first.
+    pub first: Timestamp,
+    /// When it came last.
     pub at: Timestamp,
+    /// How often.
+    pub count: u32,
     /// Its number.
     pub code: u32,
-    /// What it asks for, as the agent says.
+    /// What it asks for, as the agent said last.
     pub action: Arc<str>,
+    /// How bad it is, as the agent said last.
+    pub severity: Severity,
     /// Who held the GPU; empty is not known.
     pub holder: Arc<str>,
+}
+
+impl LiveXid {
+    /// One that came once.
+    pub fn new(at: Timestamp, code: u32, action: &str, severity: Severity, holder: &str) -> Self {
+        Self {
+            first: at,
+            at,
+            count: 1,
+            code,
+            action: action.into(),
+            severity,
+            holder: holder.into(),
+        }
+    }
+
+    /// What it asks for.
+    pub fn asks(&self) -> Asks {
+        Asks::of(self.code, &self.action, self.severity)
+    }
+
+    /// Whether the other one is the same trouble of the same job.
+    fn is_same(&self, other: &Self) -> bool {
+        self.code == other.code && job_of(&self.holder) == job_of(&other.holder)
+    }
+
+    /// It came again; what comes late may have come before.
+    fn again(&mut self, other: Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.first = self.first.min(other.first);
+        if other.at >= self.at {
+            (self.at, self.action, self.severity) = (other.at, other.action, other.severity);
+        }
+    }
 }
 
 impl Told {
@@ -83,22 +130,59 @@ impl Told {
         let text = |name: &str| event.attributes.get(name).map_or("", String::as_str);
         match event.kind {
             EventKind::GpuRemoved => self.is_removed = true,
-            EventKind::GpuAdded | EventKind::GpuRecovered => self.is_removed = false,
+            EventKind::GpuReset => self.made_whole(event.at),
+            EventKind::GpuAdded => {
+                self.is_removed = false;
+                self.made_whole(event.at);
+            }
+            EventKind::GpuRecovered => {
+                self.is_removed = false;
+                self.back_at = self.back_at.max(Some(event.at));
+            }
+            EventKind::RecoveryAction if matches!(text("action"), "0" | "none") => {
+                self.made_whole(event.at);
+            }
             EventKind::Xid => {
                 let Ok(code) = text("xid").parse() else {
                     return;
                 };
-                if self.xids.len() >= MAX_XIDS {
-                    self.xids.remove(0);
-                }
-                self.xids.push(LiveXid {
-                    at: event.at,
-                    code,
-                    action: text("action").into(),
-                    holder: text(XID_HOLDER).into(),
-                });
+                let (action, holder) = (text("action"), text(XID_HOLDER));
+                self.raised(LiveXid::new(event.at, code, action, event.severity, holder));
             }
             _ => {}
+        }
+    }
+
+    /// The clocks were set back: nothing of it happened later than now.
+    pub(super) fn set_back(&mut self, now: Timestamp) {
+        for at in [&mut self.whole_at, &mut self.back_at] {
+            *at = at.map(|it| it.min(now));
+        }
+        for xid in &mut self.xids {
+            (xid.first, xid.at) = (xid.first.min(now), xid.at.min(now));
+        }
+    }
+
+    fn made_whole(&mut self, at: Timestamp) {
+        self.whole_at = self.whole_at.max(Some(at));
+    }
+
+    fn raised(&mut self, xid: LiveXid) {
+        if let Some(known) = self.xids.iter_mut().find(|it| it.is_same(&xid)) {
+            // What came before a reset is another trouble.
+            match self.whole_at {
+                Some(at) if (known.at..xid.at).contains(&at) => *known = xid,
+                _ => known.again(xid),
+            }
+            return;
+        }
+        self.xids.push(xid);
+        if self.xids.len() > MAX_XIDS {
+            // What a reset is owed for goes last.
+            let all = self.xids.iter().enumerate();
+            let least = all.min_by_key(|(_, it)| (it.asks().is_owed(), it.at));
+            let least = least.map_or(0, |(place, _)| place);
+            self.xids.remove(least);
         }
     }
 }
@@ -176,5 +260,100 @@ impl Live {
             .and_then(|text| producers::of(text, metric))
             .or_else(|| text(attribute::SOURCE))
             .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::identity::ResourceKind;
+
+    use super::*;
+
+    /// An XID of this code that came this second while that holder had the GPU.
+    fn take(told: &mut Told, second: i64, code: u32, holder: &str) {
+        let action = if code == 48 { "reset_gpu" } else { "observe" };
+        let texts = [
+            ("xid", code.to_string()),
+            ("action", action.to_owned()),
+            (XID_HOLDER, holder.to_owned()),
+        ];
+        take_event(told, second, EventKind::Xid, &texts);
+    }
+
+    fn take_event(told: &mut Told, second: i64, kind: EventKind, texts: &[(&str, String)]) {
+        told.take(&Event {
+            at: Timestamp::from_seconds(second),
+            kind,
+            severity: Severity::Warning,
+            resource_kind: ResourceKind::Gpu,
+            resource_id: "GPU-1".into(),
+            message: String::new(),
+            attributes: texts
+                .iter()
+                .map(|(name, text)| ((*name).to_owned(), text.clone()))
+                .collect(),
+        });
+    }
+
+    #[test]
+    fn a_storm_of_one_job_pushes_out_nothing_that_came_to_another() {
+        let mut told = Told::default();
+        take(&mut told, 5, 13, "slurm:1");
+        for second in 100..200 {
+            take(&mut told, second, 13, "slurm:2");
+        }
+        take(&mut told, 90, 13, "slurm:2");
+        take(&mut told, 200, 31, "slurm:2");
+        let of = |it: &LiveXid| {
+            let seconds = (it.first.seconds(), it.at.seconds());
+            (it.code, it.holder.to_string(), it.count, seconds)
+        };
+        let known: Vec<_> = told.xids.iter().map(of).collect();
+        let [first, second] = ["slurm:1", "slurm:2"].map(str::to_owned);
+        assert_eq!(
+            known,
+            [
+                (13, first, 1, (5, 5)),
+                (13, second.clone(), 101, (90, 199)),
+                (31, second, 1, (200, 200)),
+            ]
+        );
+    }
+
+    #[test]
+    fn of_more_jobs_than_are_remembered_those_go_whose_xid_is_the_longest_ago() {
+        let mut told = Told::default();
+        take(&mut told, 0, 48, "slurm:0");
+        for second in 1..40 {
+            take(&mut told, second, 13, &format!("slurm:{second}"));
+        }
+        let kept: Vec<i64> = told.xids.iter().map(|it| it.at.seconds()).collect();
+        let expected: Vec<i64> = [0].into_iter().chain(25..40).collect();
+        assert_eq!(kept, expected, "and what owes a reset stays");
+    }
+
+    #[test]
+    fn a_reset_of_a_time_that_has_not_come_ends_nothing_that_comes_before_it() {
+        let mut told = Told::default();
+        take_event(&mut told, 900, EventKind::GpuReset, &[]);
+        told.set_back(Timestamp::from_seconds(100));
+        take(&mut told, 200, 48, "slurm:1");
+        assert!(told.whole_at < Some(told.xids[0].at), "{told:?}");
+    }
+
+    #[test]
+    fn what_came_before_a_reset_does_not_count_with_what_comes_after_it() {
+        let mut told = Told::default();
+        take(&mut told, 10, 48, "slurm:1");
+        take(&mut told, 20, 48, "slurm:1");
+        take_event(&mut told, 30, EventKind::GpuReset, &[]);
+        assert_eq!(told.whole_at, Some(Timestamp::from_seconds(30)));
+        take_event(&mut told, 35, EventKind::GpuRecovered, &[]);
+        assert_eq!(told.whole_at, Some(Timestamp::from_seconds(30)));
+        take(&mut told, 40, 48, "slurm:1");
+        let [known] = &told.xids[..] else {
+            panic!("{:?}", told.xids);
+        };
+        assert_eq!((known.first.seconds(), known.count), (40, 1));
     }
 }

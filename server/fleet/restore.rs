@@ -26,8 +26,8 @@ pub struct Restored {
     pub resources: Vec<KnownResource>,
     /// What last broke or healed resources, where nothing shows that they worked since.
     pub health: Vec<(ResourceKey, HealthEvent)>,
-    /// XIDs of the last days, the oldest first.
-    pub xids: Vec<StoredEvent>,
+    /// XIDs of the last days and what made GPUs whole, the oldest first.
+    pub told: Vec<StoredEvent>,
     /// How far foreign series have been seen.
     pub foreign: Vec<ForeignMark>,
     /// Runs that were heard of lately, with their ranks.
@@ -53,7 +53,19 @@ impl Fleet {
             let reporter = self.owners.agent(&key).unwrap_or(FOREIGN_AGENT);
             lock(self.shard_of(reporter)).note(&key, health);
         }
-        for stored in restored.xids {
+        self.tell_again(restored.told);
+        self.runs.restore(restored.runs, restored.steps);
+        let mut foreign = restored.foreign;
+        foreign.sort_by_key(|it| std::cmp::Reverse(it.newest));
+        let mut shard = lock(self.shard_of(FOREIGN_AGENT));
+        for mark in foreign.into_iter().take(MAX_FOREIGN_SERIES) {
+            shard.marks.restore(mark);
+        }
+    }
+
+    /// Takes in what events said before this server started.
+    pub fn tell_again(&self, told: Vec<StoredEvent>) {
+        for stored in told {
             let key = ResourceKey {
                 cluster: stored.cluster,
                 kind: stored.event.resource_kind,
@@ -61,13 +73,6 @@ impl Fleet {
             };
             let reporter = self.owners.agent(&key).unwrap_or(FOREIGN_AGENT);
             lock(self.shard_of(reporter)).tell(&key, &stored.event);
-        }
-        self.runs.restore(restored.runs, restored.steps);
-        let mut foreign = restored.foreign;
-        foreign.sort_by_key(|it| std::cmp::Reverse(it.newest));
-        let mut shard = lock(self.shard_of(FOREIGN_AGENT));
-        for mark in foreign.into_iter().take(MAX_FOREIGN_SERIES) {
-            shard.marks.restore(mark);
         }
     }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use gpufleet_analysis::health::Asks;
 use gpufleet_analysis::incident::{Family, Incident, State};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
@@ -23,7 +24,7 @@ pub const TAINT: &str = "gpufleet.io/gpu-broken";
 /// Longest message: events take 1,024 characters.
 const MAX_MESSAGE: usize = 900;
 
-/// Words of an action that cannot be done under a running job; of an XID's those of its name, because the sentence may
+/// Words of an action that cannot be done under a running job; of an XID's the name says it, because its sentence may
 /// say more.
 const DRAINS: [&str; 5] = ["drain", "reset", "reboot", "restart vm", "replaced"];
 
@@ -47,11 +48,13 @@ pub fn is_to_be_drained(incident: &Incident) -> bool {
     let is_hardware = matches!(incident.family, Family::GpuFault | Family::Offender);
     // A card that breaks again and again is only warned of, and asks for its replacement.
     let is_bad = incident.severity == Severity::Error || incident.family == Family::Offender;
-    let action = match xid::action_of(&incident.action) {
-        Some(name) => name.replace('_', " "),
-        None => incident.action.to_lowercase(),
+    let is_asked = match xid::action_of(&incident.action) {
+        Some(name) => Asks::of(0, name, incident.severity).is_broken(),
+        None => {
+            let action = incident.action.to_lowercase();
+            DRAINS.iter().any(|word| action.contains(word))
+        }
     };
-    let is_asked = DRAINS.iter().any(|word| action.contains(word));
     incident.state == State::Open
         && is_hardware
         && is_bad
@@ -235,6 +238,8 @@ mod tests {
             (79, "reboot_node", true),
             (48, "reset_gpu", true),
             (151, "restart_vm", true),
+            (48, "drain_and_reset", true),
+            (48, "drain_peer_to_peer", false),
             (74, "nvlink", false),
             (54, "check_power", false),
             (78, "update_software", false),

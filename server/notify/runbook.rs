@@ -81,7 +81,7 @@ mod tests {
             "XID 79",
             "memory errors that could not be corrected",
             "a driver call does not return",
-            "the driver asks for a reset or a reboot",
+            "the driver asks to reset the GPU",
             "lost",
         ] {
             pages.push((Family::GpuFault, gpu_fault(what)));

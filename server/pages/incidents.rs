@@ -22,7 +22,9 @@ use crate::notify::group::{Group, State as Told};
 use crate::store::model::IncidentFilter;
 use crate::view::FleetView;
 use crate::web::Web;
-use crate::words::incident::{all_cost, costs, evidence, lost, place_words, price, run_of, why};
+use crate::words::incident::{
+    all_cost, costs, evidence, is_only_unseen, lost, place_words, price, run_of, why,
+};
 use crate::words::text::{self, Name};
 use crate::words::{self, address};
 
@@ -283,7 +285,7 @@ pub async fn show_one(
             })
             .collect(),
         more_evidence: incident.more_evidence,
-        log: incident.log.iter().map(entry).collect(),
+        log: incident.log.iter().map(|it| entry(it, &incident)).collect(),
         say: SayForm::of(&web, &headers, &incident),
         frame,
     };
@@ -406,7 +408,7 @@ fn told_entry(group: &Group, shows_why: bool) -> Entry {
     }
 }
 
-fn entry(line: &Line) -> Entry {
+fn entry(line: &Line, of: &Incident) -> Entry {
     let text = match &line.happened {
         Happened::Opened => "opened".to_owned(),
         Happened::Reopened => "came back".to_owned(),
@@ -422,6 +424,7 @@ fn entry(line: &Line) -> Entry {
             let what = text::harmless(what, text::SHOWN_CHARACTERS);
             format!("was understood: {what}")
         }
+        Happened::Resolved if is_only_unseen(of) => "was not seen again".to_owned(),
         Happened::Resolved => "is over".to_owned(),
         Happened::Acknowledged => "is in hand".to_owned(),
         Happened::Silenced(_) if line.ends_silence() => "is silent no more".to_owned(),

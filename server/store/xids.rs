@@ -1,67 +1,138 @@
-//! XIDs of the last days: what a server that starts must know of them, because some are the GPU's fault only when they
-//! come again in another job.
+//! What events said of GPUs that may still stand: XIDs, and what made cards whole. A server that starts must know of
+//! both, because a reset is owed until somebody does it, and some XIDs are the GPU's fault only when they come again in
+//! another job.
 //!
-//! Limits: [`MAX_PAGES`] pages, the newest first; of a fleet that tells more than that in a week the oldest are not
-//! known again.
+//! Limits: of the last days [`MAX_PAGES`] pages of XIDs, the newest first: of a fleet that tells more than that the
+//! oldest are not known again. From before, only of GPUs that an open incident is about, [`MAX_BEFORE`] each.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use gpufleet_analysis::health::{Asks, PROGRAM_XIDS};
+use gpufleet_analysis::incident::{Incident, State};
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::Store;
 use super::error::StoreError;
-use super::events::MAX_EVENTS;
+use super::events::{MAX_AT_ONCE, MAX_EVENTS};
 use super::model::{EventFilter, StoredEvent};
 
 /// Most pages that are read: 20,000 XIDs, one a day and card of 2,800 sick ones.
 const MAX_PAGES: usize = 20;
 
+/// Most XIDs of a GPU from before: the newest of what a reset is owed for.
+const MAX_BEFORE: usize = 64;
+
+/// What ends an XID.
+const MENDS: [EventKind; 4] = [
+    EventKind::GpuReset,
+    EventKind::GpuAdded,
+    EventKind::GpuRecovered,
+    EventKind::RecoveryAction,
+];
+
+/// Cluster and id.
+type Gpu = (Arc<str>, Arc<str>);
+
 impl Store {
-    /// The XIDs of GPUs since this moment that have one of these numbers, of each GPU its newest `most`; the oldest
-    /// first.
+    /// The XIDs of GPUs since this moment that ask for something or may be the GPU's fault, and what last made these
+    /// GPUs whole; the oldest first.
     ///
     /// # Errors
     /// When the database refuses.
-    pub async fn xids(
-        &self,
-        since: Timestamp,
-        numbers: &[u32],
-        most: usize,
-    ) -> Result<Vec<StoredEvent>, StoreError> {
+    pub async fn told(&self, since: Timestamp) -> Result<Vec<StoredEvent>, StoreError> {
         let filter = EventFilter {
             resource_kind: Some(ResourceKind::Gpu),
             kind: Some(EventKind::Xid),
             from: Some(since),
             ..EventFilter::default()
         };
-        let is_asked = |it: &StoredEvent| {
-            let number = it.event.attributes.get("xid");
-            number.is_some_and(|it| it.parse().is_ok_and(|it| numbers.contains(&it)))
-        };
-        let mut counts: HashMap<(Arc<str>, Arc<str>), usize> = HashMap::new();
         let (mut found, mut before) = (Vec::new(), None);
         for _ in 0..MAX_PAGES {
             let page = self.events(&filter, before, MAX_EVENTS).await?;
-            for stored in page.events.into_iter().filter(is_asked) {
-                let gpu = (
-                    Arc::clone(&stored.cluster),
-                    Arc::clone(&stored.event.resource_id),
-                );
-                let count = counts.entry(gpu).or_default();
-                *count += 1;
-                if *count <= most {
-                    found.push(stored);
-                }
-            }
+            found.extend(page.events.into_iter().filter(stands));
             before = page.next;
             if before.is_none() {
                 break;
             }
         }
-        found.reverse();
+        self.with_mends(found).await
+    }
+
+    /// The same from before this moment, of the GPUs that these incidents are about while they are open.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn told_before(
+        &self,
+        until: Timestamp,
+        standing: &[Incident],
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        let open = standing.iter().filter(|it| it.state == State::Open);
+        let places = open.flat_map(|it| it.evidence.iter().map(|it| &it.place));
+        let gpus = places.filter_map(|it| {
+            let id = it.gpu.as_deref()?;
+            Some((it.cluster.as_str().into(), id.into()))
+        });
+        let gpus: BTreeSet<Gpu> = gpus.collect();
+        let filter = EventFilter {
+            kind: Some(EventKind::Xid),
+            until: Some(until),
+            ..EventFilter::default()
+        };
+        let mut found = self.of_each(&gpus, &[filter], MAX_BEFORE).await?;
+        found.retain(stands);
+        self.with_mends(found).await
+    }
+
+    /// These, and what last made the GPUs whole that they are about.
+    async fn with_mends(&self, xids: Vec<StoredEvent>) -> Result<Vec<StoredEvent>, StoreError> {
+        let of = |it: &StoredEvent| (Arc::clone(&it.cluster), Arc::clone(&it.event.resource_id));
+        let gpus: BTreeSet<Gpu> = xids.iter().map(of).collect();
+        let filters = MENDS.map(|kind| EventFilter {
+            kind: Some(kind),
+            ..EventFilter::default()
+        });
+        let mut found = self.of_each(&gpus, &filters, 1).await?;
+        found.extend(xids);
+        found.sort_by_key(|it| it.event.at);
         Ok(found)
     }
+
+    /// Of each of these GPUs the newest events of each filter.
+    async fn of_each(
+        &self,
+        gpus: &BTreeSet<Gpu>,
+        filters: &[EventFilter],
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        let of_gpu = |(cluster, id): &Gpu| {
+            let filters = filters.iter().map(|filter| EventFilter {
+                cluster: Some(Arc::clone(cluster)),
+                resource_kind: Some(ResourceKind::Gpu),
+                resource_id: Some(Arc::clone(id)),
+                ..filter.clone()
+            });
+            filters.collect::<Vec<_>>()
+        };
+        let wanted: Vec<EventFilter> = gpus.iter().flat_map(of_gpu).collect();
+        let mut found = Vec::new();
+        for wanted in wanted.chunks(MAX_AT_ONCE) {
+            found.extend(self.events_of_each(wanted, limit).await?);
+        }
+        Ok(found)
+    }
+}
+
+/// Whether an XID may still mean something for its GPU.
+fn stands(stored: &StoredEvent) -> bool {
+    let text = |name: &str| stored.event.attributes.get(name).map(String::as_str);
+    let Some(code) = text("xid").and_then(|it| it.parse::<u32>().ok()) else {
+        return false;
+    };
+    let action = text("action").unwrap_or_default();
+    let asks = Asks::of(code, action, stored.event.severity);
+    asks != Asks::Nothing || PROGRAM_XIDS.contains(&code)
 }

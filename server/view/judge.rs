@@ -99,18 +99,19 @@ fn missing(live: &Live) -> Option<Missing> {
 }
 
 /// Why it is broken, if its newest event of health says so. What the driver asks for it also says
-/// itself: when it asks for nothing any more, the event is over.
+/// itself: when it asks for nothing any more that breaks it, the event is over.
 fn broken(live: &Live) -> Option<Reason> {
     let Edge::Broken(reason) = live.health?.edge else {
         return None;
     };
     let asks = live.value(gpu::RECOVERY_ACTION.id);
-    let is_over = reason == Reason::RecoveryAction && asks.is_some_and(|it| it.reading == Ok(0.0));
+    let breaks = asks.and_then(|it| it.reading.ok().map(states::recovery_breaks));
+    let is_over = reason == Reason::RecoveryAction && breaks == Some(false);
     (!is_over).then_some(reason)
 }
 
-/// Whether the driver asks for a reset, a drain or a reboot.
+/// Whether the driver asks for a reset or a reboot.
 fn asked_for(live: &Live) -> Option<Reason> {
     let action = live.value(gpu::RECOVERY_ACTION.id)?.reading.ok()?;
-    (action > 0.0).then_some(Reason::RecoveryAction)
+    states::recovery_breaks(action).then_some(Reason::RecoveryAction)
 }

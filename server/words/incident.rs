@@ -1,6 +1,7 @@
 //! An incident in words: where it is, what it costs, what shows it.
 
 use gpufleet_analysis::cause::Reading;
+use gpufleet_analysis::health::Asks;
 use gpufleet_analysis::incident::{Evidence, Family, Incident, Place, State};
 use gpufleet_analysis::lost::{Losing, Lost};
 use gpufleet_analysis::price::Figure;
@@ -9,8 +10,19 @@ use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::RunId;
 
 use super::text::{self, money};
+use super::xid;
 use crate::runs::RunKey;
 use crate::view::FleetView;
+
+/// Whether an incident that is over was only not seen again: an XID that nothing ends. Nobody knows that it was mended.
+pub(crate) fn is_only_unseen(incident: &Incident) -> bool {
+    let code = incident.what.strip_prefix("XID ");
+    let Some(code) = code.and_then(|it| it.parse().ok()) else {
+        return false;
+    };
+    let action = xid::action_of(&incident.action).unwrap_or_default();
+    !Asks::of(code, action, incident.severity).is_owed()
+}
 
 /// The run that a place names.
 pub(crate) fn run_of(place: &Place) -> Option<RunKey> {
@@ -251,6 +263,27 @@ mod tests {
             }
         }
         incident
+    }
+
+    #[test]
+    fn an_xid_that_no_reset_ends_is_only_not_seen_again() {
+        for (what, action, is_unseen) in [
+            ("XID 159", xid::asks(159, "check_uvm"), true),
+            ("XID 13", xid::asks(13, "page_the_night_shift"), true),
+            ("XID 48", xid::asks(48, "reset_gpu"), false),
+            ("XID 48", xid::asks(48, "page_the_night_shift"), false),
+            ("XID 74", xid::asks(74, "nvlink"), false),
+            (
+                "XID 13 in several jobs",
+                "Run a diagnosis.".to_owned(),
+                false,
+            ),
+            ("lost", String::new(), false),
+        ] {
+            let mut incident = fixture::incident(1);
+            (incident.what, incident.action) = (what.to_owned(), action);
+            assert_eq!(is_only_unseen(&incident), is_unseen, "{what}");
+        }
     }
 
     #[test]

@@ -3,14 +3,22 @@
 //!
 //! What happened is said of the codes that break a card or its links, after NVIDIA's catalogue of XIDs.
 
-/// What each action of the shipped table asks for; none ends as another does.
-const ACTIONS: [(&str, &str); 10] = [
+/// What each action of the shipped table and each recovery action of the driver asks for; none ends as another does.
+const ACTIONS: [(&str, &str); 12] = [
     (
         "application_error",
         "The program did something wrong: mend it and start it again.",
     ),
     ("observe", "Nothing to do now: watch whether it comes back."),
     ("reset_gpu", "Drain the GPU's jobs and reset the GPU."),
+    (
+        "drain_and_reset",
+        "Drain the GPU's jobs, then reset the GPU.",
+    ),
+    (
+        "drain_peer_to_peer",
+        "Stop the jobs that use it together with other GPUs; one that has it alone may go on.",
+    ),
     ("reboot_node", "Drain the node and reboot it."),
     ("restart_vm", "Restart the virtual machine."),
     (
@@ -69,6 +77,8 @@ const fn happened(code: u32) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     /// What is written down of the driver: the agent's tests hold its table against it.
@@ -76,8 +86,10 @@ mod tests {
 
     #[test]
     fn every_action_of_the_agents_table_is_a_sentence_by_which_it_is_known_again() {
-        let rows = FACTS.lines().filter_map(|line| line.strip_prefix("xid "));
-        let names: Vec<&str> = rows.filter_map(|row| row.split(' ').next_back()).collect();
+        let of = |line: &'static str| line.strip_prefix("xid ").or(line.strip_prefix("action "));
+        let rows = FACTS.lines().filter_map(of);
+        let names = rows.filter_map(|row| row.split(' ').next_back());
+        let names: BTreeSet<&str> = names.filter(|it| *it != "-").collect();
         assert_eq!(names.len(), ACTIONS.len(), "{names:?}");
         for name in names {
             for code in [1, 79] {

@@ -1,12 +1,13 @@
 //! Made GPUs of which an event, a flag or a few readings say all: rows that are not remapped, links that are down, XIDs
 //! that come again, GPUs that are lost, and what a probe of them found; beside programs that fail on GPUs that are well.
 
+use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{HOUR_NS, Hour, LOOK_S, LOOKS, NOW, SEEDS, gpu, hour, remembered};
-use crate::health::{Cause, Gpu, Kind, Links, Probed, Xid, findings};
+use crate::health::{Asks, Cause, Gpu, Kind, Links, Probed, Xid, findings};
 use crate::quality::{Faults, Well, middle};
 
 /// Flags, links and what the driver asks for are read once a minute.
@@ -136,11 +137,16 @@ fn told_of_jobs(code: u32, hour: &Hour, mut fails: impl FnMut() -> usize) -> Opt
     let mut xids: Vec<Xid<'_>> = Vec::new();
     let kind = Kind::RepeatedXid(code);
     jobs.iter().position(|(job, began)| {
-        xids.extend((0..fails()).map(|it| Xid {
-            at: began.shifted(60_000_000_000 * it as i64),
-            code,
-            action: "application_error",
-            job,
+        xids.extend((0..fails()).map(|it| {
+            let at = began.shifted(60_000_000_000 * it as i64);
+            Xid {
+                first: at,
+                at,
+                count: 1,
+                code,
+                asks: Asks::Nothing,
+                job,
+            }
         }));
         let now = began.shifted(JOB_NS);
         kinds(&Gpu {
@@ -170,9 +176,11 @@ fn xid(code: u32, action: &'static str, words: &str) -> Faults {
     row(&fault, ("s", SEEDS), |hour, random| {
         let at = NOW.shifted(-random.random_range(0..LOOK_S * 1_000_000_000));
         let xids = [Xid {
+            first: at,
             at,
+            count: 1,
             code,
-            action,
+            asks: Asks::of(code, action, Severity::Error),
             job: "a",
         }];
         let it = Gpu {

@@ -1,8 +1,9 @@
 //! GPUs beside those of their job: whose load is another is not held against them, and what a program raises on all of
 //! them is none's.
 
-use gpufleet_telemetry::catalog::Metric;
+use gpufleet_telemetry::catalog::{Metric, node};
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+use gpufleet_telemetry::time::Clock;
 
 use super::*;
 use crate::detect::tests::{World, is_gpu, set};
@@ -91,12 +92,8 @@ async fn a_programs_xid_on_several_gpus_of_each_job_accuses_no_gpu() {
         let mut world = World::new().await;
         world.ticks(3, |live| {
             if (0..on).any(|index| is_gpu(live, "node-1", index)) {
-                let of = |job: &str| LiveXid {
-                    at: NOW,
-                    code: 31,
-                    action: "application_error".into(),
-                    holder: job.into(),
-                };
+                let of =
+                    |job: &str| LiveXid::new(NOW, 31, "application_error", Severity::Warning, job);
                 live.told.xids = vec![of("slurm:77"), of("slurm:78")];
             }
         });
@@ -108,4 +105,143 @@ async fn a_programs_xid_on_several_gpus_of_each_job_accuses_no_gpu() {
         };
         assert_eq!(what, expected, "on {on}");
     }
+}
+
+#[tokio::test]
+async fn an_xid_is_as_bad_as_its_row_of_the_table_says() {
+    for (code, action, severity) in [
+        (159, "check_uvm", Severity::Warning),
+        (74, "nvlink", Severity::Error),
+        (14, "our_own", Severity::Info),
+    ] {
+        let mut world = World::new().await;
+        world.ticks(3, |live| {
+            if is_gpu(live, "node-1", 2) {
+                live.told.xids = vec![LiveXid::new(NOW, code, action, severity, "slurm:77")];
+            }
+        });
+        let open = world.open();
+        let told: Vec<_> = open.iter().map(|it| (&*it.what, it.severity)).collect();
+        assert_eq!(told, [(&*format!("XID {code}"), severity)]);
+    }
+}
+
+/// A reset that is owed: what works meanwhile is no less broken, and costs nothing then. Only a reset ends it.
+#[tokio::test]
+async fn what_asks_for_a_reset_stays_open_while_the_gpu_works_until_it_is_reset() {
+    let mut world = World::new().await;
+    let raised = NOW;
+    let works = |live: &mut Live, energy: f64, uncorrected: f64| {
+        if is_gpu(live, "node-1", 2) {
+            set(live, &gpu::ENERGY, energy);
+            let told = LiveXid::new(raised, 64, "reset_gpu", Severity::Error, "slurm:77");
+            live.told.xids = vec![told];
+        }
+        if is_gpu(live, "node-2", 5) {
+            set(live, &gpu::ECC_UNCORRECTED_VOLATILE, uncorrected);
+        }
+    };
+    // Longer than errors of the last hour, and than what only asks for a look.
+    world.ticks(400, |live| works(live, 8e9, 1.0));
+    let open = world.open();
+    let told: Vec<_> = open.iter().map(|it| (&*it.what, it.severity)).collect();
+    let uncorrected = "memory errors that could not be corrected";
+    assert_eq!(
+        told,
+        [("XID 64", Severity::Error), (uncorrected, Severity::Error)]
+    );
+    assert!(open.iter().all(|it| it.losing.milli_gpus == 0), "they work");
+    assert!(open.iter().all(crate::handoff::ask::is_to_be_drained));
+    world.ticks(3, |live| works(live, 2_000.0, 0.0));
+    assert_eq!(world.open(), [], "the counters began anew");
+}
+
+#[tokio::test]
+async fn links_say_how_many_are_down_and_what_is_left_and_a_rate_its_limit() {
+    let mut world = World::new().await;
+    let links = |is_ill: bool| {
+        move |live: &mut Live| {
+            if live.key.kind == ResourceKind::Node {
+                set(live, &node::UPTIME, 1e6);
+            }
+            let ill = |well: f64, ill: f64| if is_ill { ill } else { well };
+            if is_gpu(live, "node-1", 3) {
+                set(live, &gpu::NVLINKS_ACTIVE, ill(18.0, 17.0));
+            }
+            if is_gpu(live, "node-2", 1) {
+                set(live, &gpu::PCIE_GENERATION, ill(5.0, 4.0));
+                set(live, &gpu::PCIE_WIDTH, ill(16.0, 8.0));
+            }
+            if is_gpu(live, "node-2", 6) {
+                set(live, &gpu::ECC_CORRECTED_VOLATILE, ill(0.0, 90.0));
+            }
+        }
+    };
+    world.ticks(3, links(false));
+    world.ticks(12, links(true));
+    let mut said: Vec<String> = world
+        .open()
+        .iter()
+        .flat_map(|it| &it.evidence)
+        .map(|it| crate::words::incident::evidence(&it.what, &it.readings))
+        .collect();
+    said.sort();
+    assert_eq!(
+        said,
+        [
+            "1 of 18 NVLinks down",
+            "PCIe at 25 % of its usual rate: gen 4 x8 of gen 5 x16",
+            "many corrected memory errors, an hour 90, limit 60",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_the_driver_asks_for_is_said_and_only_what_breaks_the_gpu_costs_it_and_drains_its_node()
+ {
+    let gpus = [("node-1", 0), ("node-1", 1), ("node-2", 0), ("node-2", 1)];
+    let mut world = World::new().await;
+    world.ticks(2, |live| {
+        for (code, (node, index)) in (1_u32..).zip(gpus) {
+            if is_gpu(live, node, index) {
+                set(live, &gpu::RECOVERY_ACTION, code.into());
+            }
+        }
+    });
+    let open = world.open();
+    for ((node, index), (what, severity)) in gpus.into_iter().zip([
+        ("reset the GPU", Severity::Error),
+        ("reboot the node", Severity::Error),
+        ("drain peer-to-peer traffic", Severity::Warning),
+        ("drain the GPU's jobs, then reset it", Severity::Error),
+    ]) {
+        let id = format!("GPU-prod-{node}-{index:04}");
+        let told = open.iter().find(|it| it.place.gpu.as_ref() == Some(&id));
+        let told = told.unwrap_or_else(|| panic!("{id}: {open:#?}"));
+        assert_eq!(told.what, format!("the driver asks to {what}"));
+        let is_bad = severity == Severity::Error;
+        assert_eq!((told.severity, told.places), (severity, 1));
+        let costs = if is_bad { 1_000 } else { 0 };
+        assert_eq!(told.losing.milli_gpus, costs, "{what}");
+        let is_drained = crate::handoff::ask::is_to_be_drained(told);
+        assert_eq!(is_drained, is_bad, "{what}: {}", told.action);
+    }
+}
+
+#[tokio::test]
+async fn a_card_whose_readings_stop_is_looked_for_before_it_is_diagnosed() {
+    let mut world = World::new().await;
+    world.ticks(2, |_| {});
+    let last = world.hand.now();
+    world.ticks(6, |live| {
+        if is_gpu(live, "node-1", 5) {
+            (live.last_point, live.received) = (last, last);
+        }
+    });
+    let open = world.open();
+    let [told] = &open[..] else {
+        panic!("{open:#?}");
+    };
+    assert!(told.action.contains("nvidia-smi -L"), "{}", told.action);
+    assert!(!crate::handoff::ask::is_to_be_drained(told));
 }

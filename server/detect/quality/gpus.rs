@@ -8,6 +8,7 @@ use gpufleet_analysis::ledger::Reason;
 use gpufleet_analysis::offender::{Fault as Broke, Level, Machine};
 use gpufleet_analysis::states::{Edge, HealthEvent};
 use gpufleet_telemetry::catalog::{Metric, gpu, node, own};
+use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::{Part, PartKind, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::minute::Bitmaps;
 use gpufleet_telemetry::sample::Missing;
@@ -96,12 +97,9 @@ fn xid(code: u32, action: &'static str, breaks: bool, says: &'static str, fault:
         (SEEDS, 120),
         move |live, now| {
             if now.is_gpu(live) {
-                live.told.xids = vec![LiveXid {
-                    at: now.onset,
-                    code,
-                    action: action.into(),
-                    holder: "pod:research/train-7b-0".into(),
-                }];
+                let holder = "pod:research/train-7b-0";
+                let xid = LiveXid::new(now.onset, code, action, Severity::Error, holder);
+                live.told.xids = vec![xid];
                 if breaks {
                     broken(live, now, Reason::FatalXid);
                 }
@@ -129,11 +127,10 @@ fn repeated(what: &str, on_all: bool, least: u32) -> Fault {
         move |live, now| {
             let is_any = on_all && now.seconds >= 0 && live.key.kind == ResourceKind::Gpu;
             if is_any || now.is_gpu(live) {
-                let of = |days: i64, job: &str| LiveXid {
-                    at: now.onset.shifted(-days * 24 * HOUR_S * NANOS_PER_SECOND),
-                    code: 31,
-                    action: "application_error".into(),
-                    holder: format!("pod:research/{job}").into(),
+                let of = |days: i64, job: &str| {
+                    let at = now.onset.shifted(-days * 24 * HOUR_S * NANOS_PER_SECOND);
+                    let holder = format!("pod:research/{job}");
+                    LiveXid::new(at, 31, "application_error", Severity::Warning, &holder)
                 };
                 live.told.xids = vec![of(2, "first-0"), of(0, "second-0")];
             }
@@ -217,7 +214,7 @@ fn events() -> Vec<Fault> {
         reading(
             "what the driver asks for",
             "the driver asks for a reset",
-            "the driver asks",
+            "the driver asks to reset the GPU",
             &gpu::RECOVERY_ACTION,
             (1.0, SEEDS),
         ),
@@ -343,33 +340,27 @@ fn slowed() -> Vec<Fault> {
 
 fn links() -> Vec<Fault> {
     let pcie = "PCIe below what it was";
-    let nvlinks = |up: f64| {
-        let fault = format!("{:.0} of 18 NVLinks down", 18.0 - up);
-        reading(
-            "NVLinks down",
-            &fault,
-            "NVLinks down",
-            &gpu::NVLINKS_ACTIVE,
-            (up, SEEDS),
-        )
+    let nvlinks = |says: &'static str, up: f64| {
+        let read = (up, SEEDS);
+        reading("NVLinks down", says, says, &gpu::NVLINKS_ACTIVE, read)
     };
     vec![
         reading(
             pcie,
             "PCIe with 8 of 16 lanes",
-            pcie,
+            "PCIe at 50 % of its usual rate: gen 5 x8 of gen 5 x16",
             &gpu::PCIE_WIDTH,
             (8.0, SEEDS),
         ),
         reading(
             pcie,
             "PCIe of generation 4 and not 5",
-            pcie,
+            "PCIe at 50 % of its usual rate: gen 4 x16 of gen 5 x16",
             &gpu::PCIE_GENERATION,
             (4.0, SEEDS),
         ),
-        nvlinks(17.0),
-        nvlinks(9.0),
+        nvlinks("1 of 18 NVLinks down", 17.0),
+        nvlinks("9 of 18 NVLinks down", 9.0),
     ]
 }
 

@@ -291,7 +291,7 @@ pub(in crate::detect) fn read_of_gpu(own: &GpuSnapshot, peers: &[&GpuSnapshot]) 
         memory_pressure: pair(|it| it.host.memory_pressure),
         io_pressure: pair(|it| it.host.io_pressure),
         is_broken: Some(is_broken(own)),
-        ecc_uncorrectable: own.rates.uncorrected,
+        ecc_uncorrectable: own.rates.uncorrected_lately,
         ecc_corrected_per_hour: own.rates.corrected.map(|it| it as f64),
         has_remap_trouble: has_remap_trouble.then(|| known.contains(&Some(true))),
         pcie_part: own.links.pcie_part(),

@@ -158,18 +158,45 @@ fn uncorrected_errors_are_over_when_the_card_was_healed_or_its_counter_began_ane
     let healed = watch.read(&live(metric, Ok(2.0), 20), Some(at(15)), at(20));
     assert_eq!(healed.uncorrected, Some(0));
     assert_eq!(read(&mut watch, metric, 3.0, 30).uncorrected, Some(1));
-    read(&mut watch, metric, 0.0, 40);
-    assert_eq!(read(&mut watch, metric, 0.0, 50).uncorrected, Some(0));
+    assert_eq!(read(&mut watch, metric, 0.0, 40).uncorrected, Some(0));
+    assert_eq!(read(&mut watch, metric, 1.0, 50).uncorrected, Some(1));
+    let gone = live(metric, Err(Missing::NotSupported), 60);
+    assert_eq!(watch.read(&gone, None, at(60)).uncorrected, None);
 }
 
 #[test]
-fn errors_far_apart_are_not_added_up() {
-    let mut watch = Watch::default();
+fn uncorrected_errors_stand_until_a_reset_also_for_a_server_that_begins_anew() {
     let metric = &gpu::ECC_UNCORRECTED_VOLATILE;
+    let (mut before, mut anew) = (Watch::default(), Watch::default());
+    read(&mut before, metric, 1.0, 0);
+    read(&mut before, metric, 2.0, 60);
+    for seconds in (120..100_000).step_by(60) {
+        let known = read(&mut before, metric, 2.0, seconds);
+        let lately = if seconds <= 3_660 { 2 } else { 0 };
+        assert_eq!(known.uncorrected, Some(2), "at {seconds}");
+        assert_eq!(known.uncorrected_lately, Some(lately), "at {seconds}");
+    }
+    let known = read(&mut anew, metric, 2.0, 100_000);
+    assert_eq!(known.uncorrected, Some(2));
+    assert_eq!(known.uncorrected_lately, Some(0), "nobody saw when");
+    let whole = watched_whole(&mut anew, 100_060);
+    assert_eq!(whole.uncorrected, Some(0));
+}
+
+/// The same card made whole before its counter began anew.
+fn watched_whole(watch: &mut Watch, seconds: i64) -> Rates {
+    let read = live(&gpu::ECC_UNCORRECTED_VOLATILE, Ok(2.0), seconds);
+    watch.read(&read, Some(at(seconds - 5)), at(seconds))
+}
+
+#[test]
+fn corrected_errors_far_apart_are_not_added_up() {
+    let mut watch = Watch::default();
+    let metric = &gpu::ECC_CORRECTED_VOLATILE;
     for seconds in (0..20_000).step_by(10) {
         let errors = f64::from(seconds / 3_300);
         let known = read(&mut watch, metric, errors, i64::from(seconds));
-        let most = known.uncorrected.unwrap_or(0);
+        let most = known.corrected.unwrap_or(0);
         assert!(most <= 2, "{most} of the last hour at {seconds}");
     }
 }

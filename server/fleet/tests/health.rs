@@ -166,7 +166,7 @@ fn who_held_a_gpu_when_its_xids_came_is_stored_with_them_and_known_again_after_a
             first_seen: before.first_seen,
             last_seen: before.last_point,
         }],
-        xids: stored.expect("there are events").events.clone(),
+        told: stored.expect("there are events").events.clone(),
         ..Restored::default()
     };
     again.restore(restored, Timestamp::from_seconds(T + 60));

@@ -1,5 +1,8 @@
 //! What pages and API ask for.
 
+use gpufleet_analysis::cause::Cause;
+use gpufleet_analysis::incident::{Evidence, Place, State};
+
 use super::*;
 
 both! {
@@ -130,32 +133,68 @@ both! {
 }
 
 both! {
-    async fn xids_of_the_last_days_are_known_after_a_start_of_each_gpu_its_newest(bench) {
+    async fn what_events_said_of_gpus_that_may_stand_is_known_after_a_start(bench) {
         let at = |second: i64| START.start().shifted(second * 1_000_000_000);
-        let mut first = commit(1, 2, START);
-        for second in [0, 10, 20, 30] {
-            first.events.push(event(EventKind::Xid, "GPU-0", at(second)));
-        }
-        first.events.push(event(EventKind::Xid, "GPU-1", at(15)));
-        let mut other = event(EventKind::Xid, "GPU-1", at(28));
-        let number = other.event.attributes.get_mut("xid").expect("it has one");
-        "31".clone_into(number);
-        first.events.push(other);
-        first.events.push(event(EventKind::GpuLost, "GPU-1", at(25)));
-        bench.commit(&first).await;
-        let told = |since, most| {
-            let xids = bench.store.xids(at(since), &[79], most);
-            async move {
-                let found = xids.await.unwrap();
-                let of = |it: &StoredEvent| (it.event.resource_id.to_string(), it.event.at);
-                found.iter().map(of).collect::<Vec<_>>()
-            }
+        let xid = |code: &str, action: &str, id: &str, second: i64| {
+            let mut xid = event(EventKind::Xid, id, at(second));
+            let texts = [("xid", code), ("action", action)];
+            xid.event.attributes = texts.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+            xid
         };
-        let named = |id: &str, second: i64| (id.to_owned(), at(second));
-        let newest = [named("GPU-1", 15), named("GPU-0", 20), named("GPU-0", 30)];
-        assert_eq!(told(0, 2).await, newest);
-        assert_eq!(told(11, 16).await, newest);
-        assert_eq!(told(31, 16).await, []);
+        let mut first = commit(1, 3, START);
+        for second in [0, 10, 20, 30] {
+            first.events.push(xid("79", "reboot_node", "GPU-0", second));
+        }
+        first.events.extend([
+            xid("13", "application_error", "GPU-1", 15),
+            xid("43", "observe", "GPU-2", 28),
+            event(EventKind::GpuReset, "GPU-0", at(5)),
+            event(EventKind::GpuReset, "GPU-0", at(12)),
+            event(EventKind::GpuRecovered, "GPU-0", at(14)),
+            event(EventKind::GpuReset, "GPU-2", at(25)),
+        ]);
+        bench.commit(&first).await;
+        let named = |told: Vec<StoredEvent>| -> Vec<(String, String, i64)> {
+            let of = |it: &StoredEvent| {
+                let (kind, id) = (it.event.kind.name(), &it.event.resource_id);
+                (id.to_string(), kind.to_owned(), it.event.at.since(at(0)) / 1_000_000_000)
+            };
+            told.iter().map(of).collect()
+        };
+        let of = |id: &str, kind: &str, second: i64| (id.to_owned(), kind.to_owned(), second);
+        let late = [
+            of("GPU-0", "gpu_reset", 12),
+            of("GPU-0", "gpu_recovered", 14),
+            of("GPU-1", "xid", 15),
+            of("GPU-0", "xid", 20),
+            of("GPU-0", "xid", 30),
+        ];
+        assert_eq!(named(bench.store.told(at(11)).await.unwrap()), late);
+        assert_eq!(bench.store.told(at(31)).await.unwrap(), []);
+
+        // What is owed for longer is known of what an open incident is about.
+        let about = |id: &str, state| {
+            let place = Place::gpu("live", "node-1", id);
+            let mut incident = crate::notify::fixture::incident(1);
+            (incident.state, incident.place) = (state, place.clone());
+            incident.evidence = vec![Evidence {
+                at: at(0),
+                place,
+                what: "XID 79".to_owned(),
+                cause: Cause::GpuFault,
+                readings: Vec::new(),
+            }];
+            incident
+        };
+        let standing = [about("GPU-0", State::Open), about("GPU-1", State::Resolved)];
+        let before = bench.store.told_before(at(11), &standing).await.unwrap();
+        let expected = [
+            of("GPU-0", "xid", 0),
+            of("GPU-0", "xid", 10),
+            of("GPU-0", "gpu_reset", 12),
+            of("GPU-0", "gpu_recovered", 14),
+        ];
+        assert_eq!(named(before), expected);
     }
 }
 
