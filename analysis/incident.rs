@@ -42,9 +42,11 @@ pub mod book;
 mod breaker;
 mod explained;
 mod group;
+mod life;
 mod person;
 mod priced;
 mod stood;
+mod trouble;
 
 #[cfg(test)]
 mod tests;
@@ -456,45 +458,5 @@ impl Incident {
     /// Whether people are to be told of it now.
     pub fn is_loud(&self, now: Timestamp) -> bool {
         self.state == State::Open && self.silenced_until.is_none_or(|until| until <= now)
-    }
-
-    /// Puts a line into the log. When it is full the oldest that no person wrote goes, but for the
-    /// first, which says when it opened.
-    fn tell(&mut self, at: Timestamp, who: Option<String>, happened: Happened) {
-        if self.log.len() >= MAX_LOG {
-            let old = self.log.iter().skip(1).position(|it| it.who.is_none());
-            self.log.remove(old.map_or(1, |place| place + 1));
-        }
-        self.log.push(Line { at, who, happened });
-    }
-
-    /// Keeps what a signal says, if it says something new: a cause that was not known at first is, and so are the
-    /// amounts of a budget. What is about a run finds room, because it says what the rest of it does.
-    fn keep_evidence(&mut self, signal: &Signal, at: Timestamp) {
-        let is_known = |it: &&mut Evidence| it.what == signal.what && it.place == signal.place;
-        if let Some(known) = self.evidence.iter_mut().find(is_known) {
-            let is_anew = signal.family == Family::Budget;
-            if is_anew || (!known.cause.is_known() && signal.cause.is_known()) {
-                known.cause = signal.cause;
-                known.readings.clone_from(&signal.readings);
-            }
-            return;
-        }
-        if self.evidence.len() >= MAX_EVIDENCE {
-            self.more_evidence += 1;
-            let is_other = |it: &Evidence| it.place.run.is_none();
-            let room = self.evidence.iter().rposition(is_other);
-            let Some(room) = room.filter(|_| signal.place.run.is_some()) else {
-                return;
-            };
-            self.evidence.remove(room);
-        }
-        self.evidence.push(Evidence {
-            at: signal.since.unwrap_or(at).min(at),
-            place: signal.place.clone(),
-            what: signal.what.clone(),
-            cause: signal.cause,
-            readings: signal.readings.clone(),
-        });
     }
 }
