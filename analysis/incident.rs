@@ -16,6 +16,8 @@
 //!   before its cause was known becomes the incident of its cause, under the id that people know; what
 //!   an open incident has explained is no other while that one is open ([`explained`]). A reader that fails
 //!   explains nothing: what its agent tells of the rest is as true as before.
+//! - *Two known causes, two incidents*, also of one family at one place; a cause that is found later is the same
+//!   incident's, and so is what is thought of a run (`trouble`).
 //! - *Quiet*: what is signalled of a run that starts, evaluates or saves opens nothing and ends
 //!   nothing.
 //! - *Missing data* opens nothing but [`Family::Blind`], and resolves nothing: an incident whose place

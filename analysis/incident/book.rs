@@ -182,7 +182,7 @@ impl Book {
         self.make_room(&groups);
         let mut handed: BTreeMap<usize, Vec<Group>> = BTreeMap::new();
         for group in groups {
-            if let Some(at) = self.belongs_to(&group, now, new_id, changes) {
+            if let Some(at) = self.belongs_to(&group, &handed, now, new_id, changes) {
                 handed.entry(at).or_default().push(group);
             }
         }
@@ -262,14 +262,21 @@ impl Book {
     fn belongs_to(
         &mut self,
         group: &Group,
+        handed: &BTreeMap<usize, Vec<Group>>,
         now: Timestamp,
         new_id: &mut dyn FnMut() -> Uuid,
         changes: &mut Vec<Change>,
     ) -> Option<usize> {
-        let is_one = |it: &Incident| it.is_about(group);
+        let its = group.trouble();
+        // An incident without a known cause may be of any, but not of two at once.
+        let is_free = |at: usize| {
+            let mut others = handed.get(&at).into_iter().flatten();
+            others.all(|it| it.trouble().may_have_cause_of(its))
+        };
         let of = |state: State| {
             let all = self.incidents.iter().enumerate();
-            let own = all.filter(move |(_, it)| it.state == state && is_one(it));
+            let own =
+                all.filter(|(at, it)| it.state == state && it.is_about(group) && is_free(*at));
             own.min_by_key(|(_, it)| it.since).map(|(at, _)| at)
         };
         let known = of(State::Open)
@@ -287,10 +294,16 @@ impl Book {
             }
         };
         self.incidents[at].lost.join(&group.before);
-        let is_part = |it: &Incident| is_one(it) || group.is_of_runs() && it.is_of_a_run_in(group);
+        let own = self.incidents[at].trouble();
+        let is_part = |it: &Incident| {
+            let is_its = it.is_about(group) || group.is_of_runs() && it.is_of_a_run_in(group);
+            // What may be of two causes does not make them one.
+            is_its && own.may_have_cause_of(it.trouble())
+        };
         let others: Vec<usize> = (0..self.incidents.len())
-            .filter(|it| *it != at && is_part(&self.incidents[*it]))
+            .filter(|it| *it != at && !handed.contains_key(it))
             .filter(|it| self.incidents[*it].state != State::Resolved)
+            .filter(|it| is_part(&self.incidents[*it]))
             .collect();
         for other in others {
             self.take_in(at, other, now, changes);

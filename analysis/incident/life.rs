@@ -88,7 +88,9 @@ impl Incident {
                 };
                 self.what.clone_from(&first.what);
                 self.action.clone_from(&first.action);
-                self.cause = first.cause;
+                let causes = groups.iter().map(|it| it.trouble().cause());
+                let mut known = std::iter::once(first.cause).chain(causes);
+                self.cause = known.find(|it| it.is_known()).unwrap_or_default();
             }
         }
         // A run that stands for a node that is silent is worse than the silence.

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod breaker;
 
+mod causes;
+
 mod readers;
 
 mod opens;

@@ -1,67 +1,108 @@
-//! When two troubles are the same one: of the same family, at places of which one lies in the other. Whatever asks
-//! whether a signal or a group is an incident's asks here.
+//! When two troubles are the same one: of the same family, at places of which one lies in the other, and with causes
+//! that may be one. Whatever asks whether a signal or a group is an incident's asks here.
 //!
-//! - Runs have each their own, and many with one cause another one.
+//! - Two known causes are two troubles: a cable and a GPU's own link are mended by different people. A cause that is not
+//!   known may be any: one that is found later is the same trouble's.
+//! - A signal that an incident was told before stays its when its detector thinks of another cause.
+//! - Of a run the cause is what is thought of it: it stands, or makes itself wait, once. Runs have each their own trouble,
+//!   and many with one cause another one.
 //! - A reader that fails is another trouble than a node that is silent, although it blinds too.
+//!
+//! What is of another family is never the same, but may be explained (`explained`).
 
 use super::group::Group;
-use super::{Family, Incident, Place, Signal};
+use super::{Evidence, Family, Incident, Place, Signal};
+use crate::cause::Cause;
 
-/// What is wrong, and where.
+/// What is wrong, where, and why as far as that tells it from other trouble.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trouble<'a> {
     family: Family,
     place: &'a Place,
-    is_of_readers: bool,
+    cause: Cause,
 }
 
-impl Trouble<'_> {
+impl<'a> Trouble<'a> {
+    /// Trouble of this kind at this place, for which this is thought to be the cause.
+    pub(super) fn of(family: Family, place: &'a Place, cause: Cause) -> Self {
+        let cause = match is_a_runs(family, place) {
+            true => Cause::Unknown,
+            false => cause,
+        };
+        Self {
+            family,
+            place,
+            cause,
+        }
+    }
+
+    /// The cause that tells it from other trouble, unknown where none does.
+    pub(super) const fn cause(self) -> Cause {
+        self.cause
+    }
+
     /// Whether the two are one.
     pub(super) fn is_same(self, other: Trouble<'_>) -> bool {
+        self.is_there(other) && self.may_have_cause_of(other)
+    }
+
+    /// Whether they may have one cause.
+    pub(super) fn may_have_cause_of(self, other: Trouble<'_>) -> bool {
+        let are_known = self.cause.is_known() && other.cause.is_known();
+        let are_readers = [self.cause, other.cause].map(|it| it == Cause::Reader);
+        are_readers[0] == are_readers[1] && (!are_known || self.cause == other.cause)
+    }
+
+    /// Whether they are of one family, and one lies in the other.
+    fn is_there(self, other: Trouble<'_>) -> bool {
         let is_one_run = !self.family.is_of_run() || self.place.run == other.place.run;
-        self.family == other.family
-            && self.is_of_readers == other.is_of_readers
-            && is_one_run
-            && self.place.overlaps(other.place)
+        self.family == other.family && is_one_run && self.place.overlaps(other.place)
     }
 }
 
 impl Signal {
-    fn trouble(&self) -> Trouble<'_> {
-        Trouble {
-            family: self.family,
-            place: &self.place,
-            is_of_readers: self.is_of_a_reader(),
-        }
+    pub(super) fn trouble(&self) -> Trouble<'_> {
+        Trouble::of(self.family, &self.place, self.cause)
     }
 }
 
 impl Group {
     pub(super) fn trouble(&self) -> Trouble<'_> {
-        Trouble {
-            family: self.family,
-            place: &self.place,
-            is_of_readers: self.is_of_readers(),
-        }
+        let mut causes = self.signals.iter().map(|it| it.trouble().cause);
+        let known = causes.find(|it| it.is_known());
+        Trouble::of(self.family, &self.place, known.unwrap_or_default())
     }
 }
 
 impl Incident {
-    fn trouble(&self) -> Trouble<'_> {
-        Trouble {
-            family: self.family,
-            place: &self.place,
-            is_of_readers: self.is_of_readers(),
-        }
+    pub(super) fn trouble(&self) -> Trouble<'_> {
+        Trouble::of(self.family, &self.place, self.cause)
     }
 
     /// Whether a signal is of its trouble.
     pub(super) fn is_of(&self, signal: &Signal) -> bool {
-        self.trouble().is_same(signal.trouble())
+        let (own, its) = (self.trouble(), signal.trouble());
+        own.is_there(its) && (own.may_have_cause_of(its) || self.was_told(signal))
     }
 
     /// Whether a group of signals is about the same as this.
     pub(super) fn is_about(&self, group: &Group) -> bool {
-        self.trouble().is_same(group.trouble())
+        let (own, its) = (self.trouble(), group.trouble());
+        let was_told = || group.signals.iter().any(|it| self.was_told(it));
+        own.is_there(its) && (own.may_have_cause_of(its) || was_told())
     }
+
+    /// Whether it was told this before, for its own cause.
+    fn was_told(&self, signal: &Signal) -> bool {
+        let is_it = |it: &Evidence| {
+            let is_own = !it.cause.is_known() || it.cause == self.cause;
+            is_own && it.what == signal.what && it.place == signal.place
+        };
+        self.evidence.iter().any(is_it)
+    }
+}
+
+/// Whether it is about a run: these have each their own trouble, unless many have it at once (`breaker`).
+pub(super) fn is_a_runs(family: Family, place: &Place) -> bool {
+    family.is_of_run() && place.run.is_some()
 }
