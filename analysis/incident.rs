@@ -11,8 +11,8 @@
 //! - *One cause, one incident*: a broken GPU explains its heat, its power and its idleness, a broken
 //!   node its GPUs, either the run that waits for them; half of a node's GPUs with the same trouble
 //!   are the node's; more than [`BREAKER_NODES`] nodes and a tenth of a cluster with the same trouble
-//!   are the cluster's: the circuit breaker, one incident where there would be hundreds; so are many runs
-//!   with the same trouble within minutes (`breaker`). What opened
+//!   within minutes are the cluster's: the circuit breaker, one incident where there would be hundreds
+//!   (`outage`); so are many runs with the same trouble within minutes (`breaker`). What opened
 //!   before its cause was known becomes the incident of its cause, under the id that people know; what
 //!   an open incident has explained is no other while that one is open ([`explained`]). A reader that fails
 //!   explains nothing: what its agent tells of the rest is as true as before.
@@ -45,6 +45,7 @@ mod breaker;
 mod explained;
 mod group;
 mod life;
+mod outage;
 mod person;
 mod priced;
 mod stood;
@@ -71,7 +72,7 @@ pub const MAX_LOG: usize = 64;
 pub const REOPEN_NS: i64 = 600 * 1_000_000_000;
 /// For this long after a boot heat, power and links say nothing: fans, clocks and links settle.
 pub const BOOT_QUIET_NS: i64 = 600 * 1_000_000_000;
-/// The circuit breaker: more nodes than this with the same trouble …
+/// The circuit breaker: more nodes than this whose same trouble began within minutes …
 pub const BREAKER_NODES: usize = 5;
 /// … that are more than one in so many of the cluster's.
 pub const BREAKER_PART: usize = 10;

@@ -11,7 +11,8 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::breaker::Circuits;
-use super::group::{Group, Nodes, groups};
+use super::group::{Group, Nodes, by_trouble, groups};
+use super::outage::Outage;
 use super::{BOOT_QUIET_NS, Family, Happened, Incident, MAX_INCIDENTS, Place, Signal, State};
 
 /// After a restart nothing is resolved for this long, nanoseconds: detectors that look at a window
@@ -58,6 +59,8 @@ pub struct Book {
     open_after: BTreeMap<Family, u32>,
     /// Runs whose trouble is one incident of their cluster.
     pub(super) circuits: Circuits,
+    /// Nodes whose trouble is.
+    pub(super) outages: Vec<Outage>,
 }
 
 /// As many incidents may be there before one of this kind: when the book is full of idle GPUs, what is broken still
@@ -135,7 +138,7 @@ impl Book {
     /// 3. Each group is handed to its incident, which takes in others that it covers, or begins one.
     /// 4. Incidents take in what they were handed, and open. One that has just opened may be why another is there; what
     ///    it explains it takes in.
-    /// 5. Runs whose trouble is over leave the incident that they share.
+    /// 5. Runs and nodes whose trouble is over leave the incident that they share.
     /// 6. Incidents that were handed nothing are over, or go on unheard.
     /// 7. What was over for long is forgotten.
     ///
@@ -154,7 +157,8 @@ impl Book {
         }
         let mut signals = tick.signals;
         signals.retain(|it| !(settles(it, now) || it.family.is_of_run() && is_quiet(&it.place)));
-        let mut groups = groups(signals, tick.nodes);
+        let all = self.of_clusters(by_trouble(signals, tick.nodes), tick.nodes, now);
+        let mut groups = groups(all);
         groups.retain(|it| !self.has_explained(it));
         let groups = self.broken(groups, tick.runs, now);
         let mut changes = Vec::new();
@@ -162,6 +166,7 @@ impl Book {
         let told = self.take(&handed, now, &mut changes);
         let heard = |family, place: &Place| (tick.is_heard)(family, place) && !is_quiet(place);
         self.clear_circuits(&heard, now);
+        self.clear_outages(&heard, now);
         self.let_go(now);
         self.end_others(&told, &heard, now, &mut changes);
         self.incidents.retain(|it| it.is_kept(now));
@@ -224,8 +229,9 @@ impl Book {
         for at in 0..self.incidents.len() {
             if !told.contains(&at) {
                 let incident = &self.incidents[at];
-                let is_heard =
-                    heard(incident.family, &incident.place) && !self.is_unheard_in(incident, now);
+                let is_heard = heard(incident.family, &incident.place)
+                    && !self.is_unheard_in(incident, now)
+                    && !self.has_unheard_node(incident, now);
                 changes.extend(self.incidents[at].not_signalled(is_heard, now));
             }
         }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::trouble::is_a_runs;
-use super::{BREAKER_NODES, BREAKER_PART, Family, Incident, Place, Signal};
+use super::{Family, Incident, Place, Signal};
 use crate::cause::Cause;
 use crate::lost::Lost;
 use crate::price::Price;
@@ -86,15 +86,13 @@ fn sum(signals: &[Signal]) -> Option<Price> {
 pub type Nodes = BTreeMap<(String, String), usize>;
 
 /// Signals by what they are of: family, place, and the cause that tells them from others.
-type ByTrouble = BTreeMap<Key, Vec<Signal>>;
+pub(super) type ByTrouble = BTreeMap<Key, Vec<Signal>>;
 
-type Key = (Family, Place, Cause);
+pub(super) type Key = (Family, Place, Cause);
 
 /// The groups of a tick, what explains others first. That an agent cannot read something explains nothing of
 /// what it tells.
-pub(super) fn groups(signals: Vec<Signal>, nodes: &Nodes) -> Vec<Group> {
-    let all = of_nodes(by_trouble(signals), nodes);
-    let all = of_clusters(all, nodes);
+pub(super) fn groups(all: ByTrouble) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for ((family, place, _), mut signals) in all {
         signals.sort_by_key(|it| (Reverse(it.severity), it.cause == Cause::Unknown));
@@ -116,14 +114,15 @@ pub(super) fn groups(signals: Vec<Signal>, nodes: &Nodes) -> Vec<Group> {
     groups
 }
 
-fn by_trouble(signals: Vec<Signal>) -> ByTrouble {
+/// The signals of a tick put together, of a node where half of its GPUs have the same.
+pub(super) fn by_trouble(signals: Vec<Signal>, nodes: &Nodes) -> ByTrouble {
     let told = Told::of(&signals);
     let mut all = ByTrouble::new();
     for signal in signals {
         let key = (signal.family, signal.place.clone(), told.cause(&signal));
         all.entry(key).or_default().push(signal);
     }
-    all
+    of_nodes(all, nodes)
 }
 
 /// The known causes that are told at a tick, by family and node, each with where.
@@ -199,39 +198,8 @@ fn of_nodes(all: ByTrouble, nodes: &Nodes) -> ByTrouble {
     widened(all, |key| whole(key).filter(|it| wide.contains(it)))
 }
 
-/// The circuit breaker: so many nodes of a cluster with the same trouble have one cause.
-fn of_clusters(all: ByTrouble, nodes: &Nodes) -> ByTrouble {
-    let mut troubled: BTreeMap<(Family, &str, Cause), BTreeSet<&str>> = BTreeMap::new();
-    let keys = all.keys().filter(|it| !is_apart(it.0, &it.1));
-    for (family, place, cause) in keys {
-        let nodes = troubled.entry((*family, &place.cluster, *cause));
-        nodes.or_default().extend(place.node.as_deref());
-    }
-    let of_cluster = |cluster: &str| nodes.keys().filter(|it| it.0 == cluster).count();
-    let wide: BTreeSet<(Family, String, Cause)> = troubled
-        .into_iter()
-        .filter(|((_, cluster, _), nodes)| {
-            nodes.len() > BREAKER_NODES && nodes.len() * BREAKER_PART > of_cluster(cluster)
-        })
-        .map(|((family, cluster, cause), _)| (family, cluster.to_owned(), cause))
-        .collect();
-    widened(all, |(family, place, cause)| {
-        let key = (*family, place.cluster.clone(), *cause);
-        let whole = Place {
-            cluster: place.cluster.clone(),
-            ..Place::default()
-        };
-        let is_wide = wide.contains(&key) && !is_apart(*family, place);
-        is_wide.then_some((*family, whole, *cause))
-    })
-}
-
-/// Whether however many of them have causes of their own: runs, and teams with a budget each.
-fn is_apart(family: Family, place: &Place) -> bool {
-    family == Family::Budget || is_a_runs(family, place)
-}
-
-fn widened(all: ByTrouble, wider: impl Fn(&Key) -> Option<Key>) -> ByTrouble {
+/// Some of it told at wider places.
+pub(super) fn widened(all: ByTrouble, wider: impl Fn(&Key) -> Option<Key>) -> ByTrouble {
     let mut wide = ByTrouble::new();
     for (key, signals) in all {
         let key = wider(&key).unwrap_or(key);

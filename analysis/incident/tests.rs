@@ -7,6 +7,8 @@ mod breaker;
 
 mod causes;
 
+mod outage;
+
 mod readers;
 
 mod opens;

@@ -6,6 +6,7 @@
 //! - A signal that an incident was told before stays its when its detector thinks of another cause.
 //! - Of a run the cause is what is thought of it: it stands, or makes itself wait, once. Runs have each their own trouble,
 //!   and many with one cause another one.
+//! - What is a whole cluster's is not what one of its nodes has, but where that node is one of those that have one cause.
 //! - A reader that fails is another trouble than a node that is silent, although it blinds too.
 //!
 //! What is of another family is never the same, but may be explained (`explained`).
@@ -56,7 +57,8 @@ impl<'a> Trouble<'a> {
     /// Whether they are of one family, and one lies in the other.
     fn is_there(self, other: Trouble<'_>) -> bool {
         let is_one_run = !self.family.is_of_run() || self.place.run == other.place.run;
-        self.family == other.family && is_one_run && self.place.overlaps(other.place)
+        let are_alike = self.place.is_cluster() == other.place.is_cluster();
+        self.family == other.family && is_one_run && are_alike && self.place.overlaps(other.place)
     }
 }
 
@@ -90,6 +92,17 @@ impl Incident {
         let (own, its) = (self.trouble(), group.trouble());
         let was_told = || group.signals.iter().any(|it| self.was_told(it));
         own.is_there(its) && (own.may_have_cause_of(its) || was_told())
+            || self.is_of_a_node_in(group)
+    }
+
+    /// Whether it is of one of the nodes that have one cause in this group.
+    fn is_of_a_node_in(&self, group: &Group) -> bool {
+        let is_wide = self.family == group.family && group.place.is_cluster();
+        if !is_wide || group.is_of_runs() || is_a_runs(self.family, &self.place) {
+            return false;
+        }
+        let is_its = |it: &Signal| it.place.node.is_some() && it.place.overlaps(&self.place);
+        self.trouble().may_have_cause_of(group.trouble()) && group.signals.iter().any(is_its)
     }
 
     /// Whether it was told this before, for its own cause.
@@ -99,6 +112,13 @@ impl Incident {
             is_own && it.what == signal.what && it.place == signal.place
         };
         self.evidence.iter().any(is_it)
+    }
+}
+
+impl Place {
+    /// Whether it is a whole cluster.
+    pub(super) const fn is_cluster(&self) -> bool {
+        self.node.is_none() && self.gpu.is_none() && self.run.is_none()
     }
 }
 
