@@ -17,7 +17,8 @@
 //!   an open incident has explained is no other while that one is open ([`explained`]). A reader that fails
 //!   explains nothing: what its agent tells of the rest is as true as before.
 //! - *Two known causes, two incidents*, also of one family at one place; a cause that is found later is the same
-//!   incident's, and so is what is thought of a run (`trouble`).
+//!   incident's, and so is what is thought of a run (`trouble`). One whose own cause is told no more takes the one
+//!   that is, with a line in its log; what spoke for the first stays evidence.
 //! - *Quiet*: what is signalled of a run that starts, evaluates or saves opens nothing and ends
 //!   nothing.
 //! - *Missing data* opens nothing but [`Family::Blind`], and resolves nothing: an incident whose place

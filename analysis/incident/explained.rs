@@ -120,8 +120,8 @@ impl Incident {
         self.more_evidence += own.more_evidence;
         let newer = std::mem::replace(&mut self.evidence, own.evidence);
         for piece in newer {
-            let is_known = |it: &Evidence| it.what == piece.what && it.place == piece.place;
-            if self.evidence.iter().any(is_known) {
+            let said = (&*piece.what, &piece.place, piece.cause);
+            if self.evidence.iter().any(|it| it.says(said)) {
                 continue;
             }
             if self.evidence.len() < MAX_EVIDENCE {

@@ -77,22 +77,7 @@ impl Incident {
                 self.place = group.place.clone();
             }
         }
-        if let Some(first) = own().max_by_key(|it| (it.severity, it.cause.is_known())) {
-            let is_worse = first.severity > self.severity || !self.cause.is_known();
-            // A budget that is raised makes it less bad than it was.
-            let is_anew = self.family == Family::Budget;
-            if is_worse || is_anew {
-                self.severity = match is_anew {
-                    true => first.severity,
-                    false => self.severity.max(first.severity),
-                };
-                self.what.clone_from(&first.what);
-                self.action.clone_from(&first.action);
-                let causes = groups.iter().map(|it| it.trouble().cause());
-                let mut known = std::iter::once(first.cause).chain(causes);
-                self.cause = known.find(|it| it.is_known()).unwrap_or_default();
-            }
-        }
+        self.take_words(groups, now);
         // A run that stands for a node that is silent is worse than the silence.
         let explained = groups.iter().flat_map(|it| &it.explained);
         if let Some(worst) = explained.map(|it| it.severity).max() {
@@ -139,6 +124,41 @@ impl Incident {
                 }
                 (before != self.as_told() || heard_again).then_some(Change::Updated(self.id))
             }
+        }
+    }
+
+    /// Takes its words and its cause from what says most, where that says worse than was known, or why; and from what
+    /// says another cause, where nothing says its own any more.
+    fn take_words(&mut self, groups: &[Group], now: Timestamp) {
+        let own = || groups.iter().flat_map(|it| &it.signals);
+        let Some(first) = own().max_by_key(|it| (it.severity, it.cause.is_known())) else {
+            return;
+        };
+        // A budget that is raised makes it less bad than it was.
+        let is_anew = self.family == Family::Budget;
+        let is_worse = first.severity > self.severity || !self.cause.is_known();
+        self.severity = match is_anew {
+            true => first.severity,
+            false => self.severity.max(first.severity),
+        };
+        let is_told = own().any(|it| it.cause == self.cause);
+        let others = own().filter(|it| !is_told && it.cause.is_known());
+        let other = others.max_by_key(|it| it.severity);
+        let Some(said) = Some(first).filter(|_| is_worse || is_anew).or(other) else {
+            return;
+        };
+        let causes = groups.iter().map(|it| it.trouble().cause());
+        let mut known = std::iter::once(said.cause).chain(causes);
+        let cause = known.find(|it| it.is_known()).unwrap_or_default();
+        let before = std::mem::replace(&mut self.cause, cause);
+        self.what.clone_from(&said.what);
+        self.action.clone_from(&said.action);
+        let is_other = before.is_known() && cause.is_known() && before != cause;
+        if is_other && self.opened_at.is_some() {
+            let (cause, before) = (cause.words(), before.words());
+            // A note, which every older server reads.
+            let note = format!("because of {cause}, no longer of {before}");
+            self.tell(now, None, Happened::Note(note));
         }
     }
 
@@ -203,11 +223,12 @@ impl Incident {
         self.log.push(Line { at, who, happened });
     }
 
-    /// Keeps what a signal says, if it says something new: a cause that was not known at first is, and so are the
-    /// amounts of a budget. What is about a run finds room, because it says what the rest of it does.
+    /// Keeps what a signal says, if it says something new: a cause that was not known at first is, another one beside the
+    /// first, and so are the amounts of a budget. What is about a run finds room, because it says what the rest of it does.
     pub(super) fn keep_evidence(&mut self, signal: &Signal, at: Timestamp) {
-        let is_known = |it: &&mut Evidence| it.what == signal.what && it.place == signal.place;
-        if let Some(known) = self.evidence.iter_mut().find(is_known) {
+        let mut evidence = self.evidence.iter_mut();
+        let said = (&*signal.what, &signal.place, signal.cause);
+        if let Some(known) = evidence.find(|it| it.says(said)) {
             let is_anew = signal.family == Family::Budget;
             if is_anew || (!known.cause.is_known() && signal.cause.is_known()) {
                 known.cause = signal.cause;
@@ -231,5 +252,13 @@ impl Incident {
             cause: signal.cause,
             readings: signal.readings.clone(),
         });
+    }
+}
+
+impl Evidence {
+    /// Whether it says this already: the same of the same place, and no other cause.
+    pub(super) fn says(&self, (what, place, cause): (&str, &Place, Cause)) -> bool {
+        let are_known = self.cause.is_known() && cause.is_known();
+        self.what == what && self.place == *place && (!are_known || self.cause == cause)
     }
 }

@@ -103,15 +103,58 @@ fn a_signal_of_which_another_cause_is_thought_is_no_other_incident() {
     let mut world = World::new();
     world.ticks(5, &[slow(Cause::Nvlink)]);
     let id = world.open()[0].id;
-    world.ticks(12, &[slow(Cause::Pcie)]);
-    let ids: Vec<Uuid> = world.open().iter().map(|it| it.id).collect();
-    assert_eq!(ids, [id]);
+    for cause in [Cause::Pcie, Cause::Nvlink, Cause::Unknown] {
+        world.ticks(12, &[slow(cause)]);
+        let ids: Vec<Uuid> = world.open().iter().map(|it| it.id).collect();
+        assert_eq!(ids, [id], "{cause:?}");
+    }
+    assert_eq!(world.open()[0].cause, Cause::Nvlink);
     // At another GPU it is another.
     world.ticks(
         12,
-        &[slow(Cause::Pcie), told(Family::Link, gpu(7, 4), PCIE)],
+        &[slow(Cause::Nvlink), told(Family::Link, gpu(7, 4), PCIE)],
     );
     assert_eq!(world.open().len(), 2);
+}
+
+#[test]
+fn an_incident_takes_the_cause_that_is_told_once_its_own_is_told_no_more() {
+    let slow = |rank, cause| Signal {
+        what: "makes the other ranks wait".to_owned(),
+        action: format!("mend {cause:?}"),
+        cause,
+        ..of_run(Family::Straggler, Some(rank), Some(gpu(7, 3)))
+    };
+    let mut world = World::new();
+    world.tick(&[slow(3, Cause::Heat)]);
+    let id = world.open()[0].id;
+    let said = |world: &World| {
+        let it = world.open()[0];
+        (it.id, it.cause, it.action.clone())
+    };
+    let of = |cause: Cause| (id, cause, format!("mend {cause:?}"));
+    assert_eq!(world.ticks(3, &[slow(3, Cause::Unknown)]), []);
+    assert_eq!(said(&world), of(Cause::Heat), "that none is found is none");
+    assert_eq!(
+        world.ticks(3, &[slow(3, Cause::PowerCap)]),
+        [Change::Updated(id)]
+    );
+    assert_eq!(said(&world), of(Cause::PowerCap));
+    let incident = world.open()[0];
+    let causes: Vec<Cause> = incident.evidence.iter().map(|it| it.cause).collect();
+    assert_eq!(causes, [Cause::Heat, Cause::PowerCap], "the first is kept");
+    let happened: Vec<&Happened> = incident.log.iter().map(|it| &it.happened).collect();
+    let note = "because of the power cap, no longer of heat".to_owned();
+    assert_eq!(happened, [&Happened::Opened, &Happened::Note(note)]);
+    // While one signal says it, it stands.
+    let node = Signal {
+        place: of_run(Family::Straggler, None, Some(node(7))).place,
+        ..slow(3, Cause::Heat)
+    };
+    world.ticks(3, &[slow(3, Cause::PowerCap), node.clone()]);
+    assert_eq!(said(&world), of(Cause::PowerCap));
+    world.ticks(3, &[node]);
+    assert_eq!(said(&world), of(Cause::Heat));
 }
 
 #[test]
