@@ -22,7 +22,8 @@
 //! - *Quiet*: what is signalled of a run that starts, evaluates or saves opens nothing and ends
 //!   nothing.
 //! - *Missing data* opens nothing but [`Family::Blind`], and resolves nothing: an incident whose place
-//!   is not heard from stays open and says since when it is not.
+//!   is not heard from stays open and says since when it is not; so does one of a broken GPU that is
+//!   forgotten (`missing`).
 //! - *Resolve*: after [`Family::clear_ns`] without its signal, in which its place was heard. The same
 //!   trouble at the same place within [`REOPEN_NS`] opens the same incident again.
 //!
@@ -46,6 +47,7 @@ mod breaker;
 mod explained;
 mod group;
 mod life;
+mod missing;
 mod outage;
 mod person;
 mod priced;

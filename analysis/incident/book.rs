@@ -28,6 +28,9 @@ pub struct Tick<'a> {
     /// Whether what would show trouble of a kind at a place is heard, so that no signal of it means
     /// something.
     pub is_heard: &'a dyn Fn(Family, &Place) -> bool,
+    /// Of a GPU that is not known any more how many others of its node were seen first after this moment; none of one
+    /// that is known, or whose node is gone.
+    pub in_its_place: &'a dyn Fn(&Place, Timestamp) -> Option<usize>,
     /// Runs that start, evaluate, save or restore: cluster and run.
     pub quiet_runs: &'a BTreeSet<(String, String)>,
     /// The nodes with how many GPUs each has.
@@ -168,7 +171,9 @@ impl Book {
         self.clear_circuits(&heard, now);
         self.clear_outages(&heard, now);
         self.let_go(now);
-        self.end_others(&told, &heard, now, &mut changes);
+        let missing = self.missing(tick.in_its_place);
+        let heard_of = |it: &Incident| !missing.contains(&it.id) && heard(it.family, &it.place);
+        self.end_others(&told, &heard_of, now, &mut changes);
         self.incidents.retain(|it| it.is_kept(now));
         changes.sort();
         changes.dedup();
@@ -222,14 +227,14 @@ impl Book {
     fn end_others(
         &mut self,
         told: &BTreeSet<usize>,
-        heard: &dyn Fn(Family, &Place) -> bool,
+        heard: &dyn Fn(&Incident) -> bool,
         now: Timestamp,
         changes: &mut Vec<Change>,
     ) {
         for at in 0..self.incidents.len() {
             if !told.contains(&at) {
                 let incident = &self.incidents[at];
-                let is_heard = heard(incident.family, &incident.place)
+                let is_heard = heard(incident)
                     && !self.is_unheard_in(incident, now)
                     && !self.has_unheard_node(incident, now);
                 changes.extend(self.incidents[at].not_signalled(is_heard, now));
