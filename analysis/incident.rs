@@ -11,15 +11,19 @@
 //! - *One cause, one incident*: a broken GPU explains its heat, its power and its idleness, a broken
 //!   node its GPUs, either the run that waits for them; half of a node's GPUs with the same trouble
 //!   are the node's; more than [`BREAKER_NODES`] nodes and a tenth of a cluster with the same trouble
-//!   are the cluster's: the circuit breaker, one incident where there would be hundreds; so are many runs
-//!   with the same trouble within minutes (`breaker`). What opened
+//!   within minutes are the cluster's: the circuit breaker, one incident where there would be hundreds
+//!   (`outage`); so are many runs with the same trouble within minutes (`breaker`). What opened
 //!   before its cause was known becomes the incident of its cause, under the id that people know; what
 //!   an open incident has explained is no other while that one is open ([`explained`]). A reader that fails
 //!   explains nothing: what its agent tells of the rest is as true as before.
+//! - *Two known causes, two incidents*, also of one family at one place; a cause that is found later is the same
+//!   incident's, and so is what is thought of a run (`trouble`). One whose own cause is told no more takes the one
+//!   that is, with a line in its log; what spoke for the first stays evidence.
 //! - *Quiet*: what is signalled of a run that starts, evaluates or saves opens nothing and ends
 //!   nothing.
 //! - *Missing data* opens nothing but [`Family::Blind`], and resolves nothing: an incident whose place
-//!   is not heard from stays open and says since when it is not.
+//!   is not heard from stays open and says since when it is not; so does one of a broken GPU that is
+//!   forgotten (`missing`).
 //! - *Resolve*: after [`Family::clear_ns`] without its signal, in which its place was heard. The same
 //!   trouble at the same place within [`REOPEN_NS`] opens the same incident again.
 //!
@@ -42,9 +46,13 @@ pub mod book;
 mod breaker;
 mod explained;
 mod group;
+mod life;
+mod missing;
+mod outage;
 mod person;
 mod priced;
 mod stood;
+mod trouble;
 
 #[cfg(test)]
 mod tests;
@@ -67,7 +75,7 @@ pub const MAX_LOG: usize = 64;
 pub const REOPEN_NS: i64 = 600 * 1_000_000_000;
 /// For this long after a boot heat, power and links say nothing: fans, clocks and links settle.
 pub const BOOT_QUIET_NS: i64 = 600 * 1_000_000_000;
-/// The circuit breaker: more nodes than this with the same trouble …
+/// The circuit breaker: more nodes than this whose same trouble began within minutes …
 pub const BREAKER_NODES: usize = 5;
 /// … that are more than one in so many of the cluster's.
 pub const BREAKER_PART: usize = 10;
@@ -456,45 +464,5 @@ impl Incident {
     /// Whether people are to be told of it now.
     pub fn is_loud(&self, now: Timestamp) -> bool {
         self.state == State::Open && self.silent_until(now).is_none()
-    }
-
-    /// Puts a line into the log. When it is full the oldest that no person wrote goes, but for the
-    /// first, which says when it opened.
-    fn tell(&mut self, at: Timestamp, who: Option<String>, happened: Happened) {
-        if self.log.len() >= MAX_LOG {
-            let old = self.log.iter().skip(1).position(|it| it.who.is_none());
-            self.log.remove(old.map_or(1, |place| place + 1));
-        }
-        self.log.push(Line { at, who, happened });
-    }
-
-    /// Keeps what a signal says, if it says something new: a cause that was not known at first is, and so are the
-    /// amounts of a budget. What is about a run finds room, because it says what the rest of it does.
-    fn keep_evidence(&mut self, signal: &Signal, at: Timestamp) {
-        let is_known = |it: &&mut Evidence| it.what == signal.what && it.place == signal.place;
-        if let Some(known) = self.evidence.iter_mut().find(is_known) {
-            let is_anew = signal.family == Family::Budget;
-            if is_anew || (!known.cause.is_known() && signal.cause.is_known()) {
-                known.cause = signal.cause;
-                known.readings.clone_from(&signal.readings);
-            }
-            return;
-        }
-        if self.evidence.len() >= MAX_EVIDENCE {
-            self.more_evidence += 1;
-            let is_other = |it: &Evidence| it.place.run.is_none();
-            let room = self.evidence.iter().rposition(is_other);
-            let Some(room) = room.filter(|_| signal.place.run.is_some()) else {
-                return;
-            };
-            self.evidence.remove(room);
-        }
-        self.evidence.push(Evidence {
-            at: signal.since.unwrap_or(at).min(at),
-            place: signal.place.clone(),
-            what: signal.what.clone(),
-            cause: signal.cause,
-            readings: signal.readings.clone(),
-        });
     }
 }

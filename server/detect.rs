@@ -383,6 +383,7 @@ impl Detectors {
             now,
             signals,
             is_heard: &|family, place| heard.is_heard(family, place, &found),
+            in_its_place: &|gpu, since| heard.in_its_place(gpu, since),
             quiet_runs: &found.quiet,
             nodes: &heard.nodes,
             runs: &heard.runs,

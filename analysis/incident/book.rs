@@ -11,19 +11,13 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::breaker::Circuits;
-use super::group::{Group, Nodes, groups};
-use super::{
-    BOOT_QUIET_NS, Family, Happened, Incident, MAX_INCIDENTS, Place, REOPEN_NS, Signal,
-    StandingRuns, State,
-};
-use crate::cause::Cause;
-use crate::lost::{Losing, Lost};
-use crate::price::{Basis, Price, Stake};
-use crate::straggler::Confidence;
+use super::group::{Group, Nodes, by_trouble, groups};
+use super::outage::Outage;
+use super::{BOOT_QUIET_NS, Family, Happened, Incident, MAX_INCIDENTS, Place, Signal, State};
 
 /// After a restart nothing is resolved for this long, nanoseconds: detectors that look at a window
 /// have nothing to say before it is full.
-const SETTLE_NS: i64 = 120 * 1_000_000_000;
+pub(super) const SETTLE_NS: i64 = 120 * 1_000_000_000;
 
 /// What is known at a tick.
 pub struct Tick<'a> {
@@ -34,6 +28,9 @@ pub struct Tick<'a> {
     /// Whether what would show trouble of a kind at a place is heard, so that no signal of it means
     /// something.
     pub is_heard: &'a dyn Fn(Family, &Place) -> bool,
+    /// Of a GPU that is not known any more how many others of its node were seen first after this moment; none of one
+    /// that is known, or whose node is gone.
+    pub in_its_place: &'a dyn Fn(&Place, Timestamp) -> Option<usize>,
     /// Runs that start, evaluate, save or restore: cluster and run.
     pub quiet_runs: &'a BTreeSet<(String, String)>,
     /// The nodes with how many GPUs each has.
@@ -65,6 +62,8 @@ pub struct Book {
     open_after: BTreeMap<Family, u32>,
     /// Runs whose trouble is one incident of their cluster.
     pub(super) circuits: Circuits,
+    /// Nodes whose trouble is.
+    pub(super) outages: Vec<Outage>,
 }
 
 /// As many incidents may be there before one of this kind: when the book is full of idle GPUs, what is broken still
@@ -135,7 +134,18 @@ impl Book {
         self.incidents.iter_mut().find(told)
     }
 
-    /// Moves every incident on. Nothing is said of those that only go on.
+    /// Moves every incident on. Nothing is said of those that only go on. The passes, in their order:
+    ///
+    /// 1. Signals of nodes that settle and of runs that are quiet are left out.
+    /// 2. The others become groups, one for each cause, but for what an open incident has explained before.
+    /// 3. Each group is handed to its incident, which takes in others that it covers, or begins one.
+    /// 4. Incidents take in what they were handed, and open. One that has just opened may be why another is there; what
+    ///    it explains it takes in.
+    /// 5. Runs and nodes whose trouble is over leave the incident that they share.
+    /// 6. Incidents that were handed nothing are over, or go on unheard.
+    /// 7. What was over for long is forgotten.
+    ///
+    /// Once groups are handed out each incident stays where it is in the book up to the last pass: so they name it.
     pub fn tick(&mut self, tick: Tick<'_>, new_id: &mut dyn FnMut() -> Uuid) -> Vec<Change> {
         let now = tick.now;
         let is_quiet = |place: &Place| {
@@ -145,56 +155,91 @@ impl Book {
                 tick.quiet_runs.contains(&key)
             })
         };
-        let settles = |it: &Signal| {
-            let booted = it.booted_at.filter(|_| it.family.is_quiet_after_boot());
-            booted.is_some_and(|at| now.since(at) < BOOT_QUIET_NS)
-        };
         for incident in &mut self.incidents {
             incident.turned_back(now);
         }
         let mut signals = tick.signals;
-        signals.retain(|it| !(settles(it) || it.family.is_of_run() && is_quiet(&it.place)));
-        let mut changes = Vec::new();
-        let mut seen: BTreeMap<usize, Vec<Group>> = BTreeMap::new();
-        let before = std::mem::take(&mut self.beyond);
-        let mut groups = groups(signals, tick.nodes);
+        signals.retain(|it| !(settles(it, now) || it.family.is_of_run() && is_quiet(&it.place)));
+        let all = self.of_clusters(by_trouble(signals, tick.nodes), tick.nodes, now);
+        let mut groups = groups(all);
         groups.retain(|it| !self.has_explained(it));
         let groups = self.broken(groups, tick.runs, now);
-        self.make_room(&groups);
-        for group in groups {
-            if let Some(place) = self.belongs_to(&group, now, new_id, &mut changes) {
-                seen.entry(place).or_default().push(group);
-            }
-        }
-        self.left_out += self.beyond.difference(&before).count() as u64;
-        let is_told = |at: usize| seen.contains_key(&at);
-        let mut told = BTreeSet::new();
-        for (place, groups) in &seen {
-            let incident = &mut self.incidents[*place];
-            let own = self.open_after.get(&incident.family).copied();
-            let enough = own.unwrap_or_else(|| incident.family.ticks());
-            let change = incident.signalled(groups, enough, now);
-            let explained: Vec<&Signal> = groups.iter().flat_map(|it| &it.explained).collect();
-            let (place, change) = self.understand(*place, change, &explained, &is_told, now);
-            changes.extend(change);
-            self.explain(place, &explained, now, &mut changes);
-            told.insert(place);
-        }
+        let mut changes = Vec::new();
+        let handed = self.hand_out(groups, now, new_id, &mut changes);
+        let told = self.take(&handed, now, &mut changes);
         let heard = |family, place: &Place| (tick.is_heard)(family, place) && !is_quiet(place);
         self.clear_circuits(&heard, now);
+        self.clear_outages(&heard, now);
         self.let_go(now);
-        for place in 0..self.incidents.len() {
-            if !told.contains(&place) {
-                let incident = &self.incidents[place];
-                let is_heard =
-                    heard(incident.family, &incident.place) && !self.is_unheard_in(incident, now);
-                changes.extend(self.incidents[place].not_signalled(is_heard, now));
-            }
-        }
+        let missing = self.missing(tick.in_its_place);
+        let heard_of = |it: &Incident| !missing.contains(&it.id) && heard(it.family, &it.place);
+        self.end_others(&told, &heard_of, now, &mut changes);
         self.incidents.retain(|it| it.is_kept(now));
         changes.sort();
         changes.dedup();
         changes
+    }
+
+    /// Hands each group to its incident. Returns what each was handed, by where it is.
+    fn hand_out(
+        &mut self,
+        groups: Vec<Group>,
+        now: Timestamp,
+        new_id: &mut dyn FnMut() -> Uuid,
+        changes: &mut Vec<Change>,
+    ) -> BTreeMap<usize, Vec<Group>> {
+        let before = std::mem::take(&mut self.beyond);
+        self.make_room(&groups);
+        let mut handed: BTreeMap<usize, Vec<Group>> = BTreeMap::new();
+        for group in groups {
+            if let Some(at) = self.belongs_to(&group, &handed, now, new_id, changes) {
+                handed.entry(at).or_default().push(group);
+            }
+        }
+        self.left_out += self.beyond.difference(&before).count() as u64;
+        handed
+    }
+
+    /// Incidents take in what they were handed. Returns where those are that something is told of.
+    fn take(
+        &mut self,
+        handed: &BTreeMap<usize, Vec<Group>>,
+        now: Timestamp,
+        changes: &mut Vec<Change>,
+    ) -> BTreeSet<usize> {
+        let is_told = |at: usize| handed.contains_key(&at);
+        let mut told = BTreeSet::new();
+        for (at, groups) in handed {
+            let incident = &mut self.incidents[*at];
+            let own = self.open_after.get(&incident.family).copied();
+            let enough = own.unwrap_or_else(|| incident.family.ticks());
+            let change = incident.signalled(groups, enough, now);
+            let explained: Vec<&Signal> = groups.iter().flat_map(|it| &it.explained).collect();
+            let (at, change) = self.understand(*at, change, &explained, &is_told, now);
+            changes.extend(change);
+            self.explain(at, &explained, now, changes);
+            told.insert(at);
+        }
+        told
+    }
+
+    /// Incidents that nothing is told of end, as far as they are heard.
+    fn end_others(
+        &mut self,
+        told: &BTreeSet<usize>,
+        heard: &dyn Fn(&Incident) -> bool,
+        now: Timestamp,
+        changes: &mut Vec<Change>,
+    ) {
+        for at in 0..self.incidents.len() {
+            if !told.contains(&at) {
+                let incident = &self.incidents[at];
+                let is_heard = heard(incident)
+                    && !self.is_unheard_in(incident, now)
+                    && !self.has_unheard_node(incident, now);
+                changes.extend(self.incidents[at].not_signalled(is_heard, now));
+            }
+        }
     }
 
     /// When the book is full, what is over and kept only in case it comes back goes, longest over first, but for what
@@ -228,21 +273,28 @@ impl Book {
     fn belongs_to(
         &mut self,
         group: &Group,
+        handed: &BTreeMap<usize, Vec<Group>>,
         now: Timestamp,
         new_id: &mut dyn FnMut() -> Uuid,
         changes: &mut Vec<Change>,
     ) -> Option<usize> {
-        let is_one = |it: &Incident| it.is_about(group);
+        let its = group.trouble();
+        // An incident without a known cause may be of any, but not of two at once.
+        let is_free = |at: usize| {
+            let mut others = handed.get(&at).into_iter().flatten();
+            others.all(|it| it.trouble().may_have_cause_of(its))
+        };
         let of = |state: State| {
             let all = self.incidents.iter().enumerate();
-            let own = all.filter(move |(_, it)| it.state == state && is_one(it));
-            own.min_by_key(|(_, it)| it.since).map(|(place, _)| place)
+            let own =
+                all.filter(|(at, it)| it.state == state && it.is_about(group) && is_free(*at));
+            own.min_by_key(|(_, it)| it.since).map(|(at, _)| at)
         };
         let known = of(State::Open)
             .or_else(|| of(State::Pending))
             .or_else(|| of(State::Resolved));
-        let place = match known {
-            Some(place) => place,
+        let at = match known {
+            Some(at) => at,
             None if self.incidents.len() >= group.room() => {
                 self.beyond.insert((group.family, group.place.clone()));
                 return None;
@@ -252,27 +304,33 @@ impl Book {
                 self.incidents.len() - 1
             }
         };
-        self.incidents[place].lost.join(&group.before);
-        let is_part = |it: &Incident| is_one(it) || group.is_of_runs() && it.is_of_a_run_in(group);
+        self.incidents[at].lost.join(&group.before);
+        let own = self.incidents[at].trouble();
+        let is_part = |it: &Incident| {
+            let is_its = it.is_about(group) || group.is_of_runs() && it.is_of_a_run_in(group);
+            // What may be of two causes does not make them one.
+            is_its && own.may_have_cause_of(it.trouble())
+        };
         let others: Vec<usize> = (0..self.incidents.len())
-            .filter(|it| *it != place && is_part(&self.incidents[*it]))
+            .filter(|it| *it != at && !handed.contains_key(it))
             .filter(|it| self.incidents[*it].state != State::Resolved)
+            .filter(|it| is_part(&self.incidents[*it]))
             .collect();
         for other in others {
-            self.take_in(place, other, now, changes);
+            self.take_in(at, other, now, changes);
         }
-        Some(place)
+        Some(at)
     }
 
     /// One incident turns out to be another's: it ends, and what it lost is the other's.
     pub(super) fn take_in(
         &mut self,
-        place: usize,
+        at: usize,
         other: usize,
         now: Timestamp,
         changes: &mut Vec<Change>,
     ) {
-        let id = self.incidents[place].id;
+        let id = self.incidents[at].id;
         let taken = &mut self.incidents[other];
         let (was_open, ticks) = (taken.state == State::Open, taken.ticks);
         let (other_id, lost) = (taken.id, std::mem::take(&mut taken.lost));
@@ -283,12 +341,12 @@ impl Book {
         }
         taken.end(now);
         // What was sure of a part is sure of all.
-        let whole = &mut self.incidents[place];
+        let whole = &mut self.incidents[at];
         whole.ticks = whole.ticks.max(ticks);
         if was_open {
-            self.incidents[place].lost.join(&lost);
-            self.incidents[place].join_unobserved(&unobserved);
-            self.incidents[place].tell(now, None, Happened::Merged(other_id));
+            self.incidents[at].lost.join(&lost);
+            self.incidents[at].join_unobserved(&unobserved);
+            self.incidents[at].tell(now, None, Happened::Merged(other_id));
             changes.push(Change::Updated(id));
         }
     }
@@ -302,187 +360,10 @@ impl Group {
     }
 }
 
-impl Incident {
-    /// Whether a group of signals is about the same as this.
-    fn is_about(&self, group: &Group) -> bool {
-        let is_alike = self.is_of_readers() == group.is_of_readers();
-        is_alike && self.is_at(group.family, &group.place)
-    }
-
-    /// Whether trouble of this kind at this place is its own. Runs have each their own, and many with one cause
-    /// another one.
-    pub(super) fn is_at(&self, family: Family, place: &Place) -> bool {
-        let is_one = !family.is_of_run() || self.place.run == place.run;
-        self.family == family && is_one && self.place.overlaps(place)
-    }
-
-    /// The clock may have been set back since the last tick: nothing waits for a time that was wrong.
-    fn turned_back(&mut self, now: Timestamp) {
-        self.clear_from = self.clear_from.min(now.shifted(SETTLE_NS));
-        self.counted_to = self.counted_to.min(now);
-        self.resolved_at = self.resolved_at.map(|at| at.min(now));
-    }
-
-    fn pending(id: Uuid, group: &Group, now: Timestamp) -> Self {
-        let first = &group.signals[0];
-        let since = group.signals.iter().filter_map(|it| it.since).min();
-        let since = since.unwrap_or(now).min(now);
-        Self {
-            id,
-            family: group.family,
-            place: group.place.clone(),
-            severity: first.severity,
-            what: first.what.clone(),
-            action: first.action.clone(),
-            cause: first.cause,
-            confidence: None,
-            places: group.places(),
-            state: State::Pending,
-            since,
-            opened_at: None,
-            seen_at: now,
-            clear_from: now,
-            unheard_since: None,
-            resolved_at: None,
-            ticks: 0,
-            losing: Losing::default(),
-            lost: Lost::default(),
-            basis: Basis::default(),
-            is_least: false,
-            stake: Stake::default(),
-            // Runs that are told together began each at its own time.
-            counted_to: if group.is_of_runs() { now } else { since },
-            evidence: Vec::new(),
-            more_evidence: 0,
-            owner: None,
-            standing: StandingRuns::new(),
-            acknowledged_by: None,
-            silenced_until: None,
-            silenced_alone_until: None,
-            log: Vec::new(),
-        }
-    }
-
-    /// Takes in what is signalled of it at a tick; so many in a row are enough to open it.
-    fn signalled(&mut self, groups: &[Group], enough: u32, now: Timestamp) -> Option<Change> {
-        let before = self.as_told();
-        let own = || groups.iter().flat_map(|it| &it.signals);
-        for group in groups {
-            if !self.place.contains(&group.place) {
-                self.place = group.place.clone();
-            }
-        }
-        if let Some(first) = own().max_by_key(|it| (it.severity, it.cause.is_known())) {
-            let is_worse = first.severity > self.severity || !self.cause.is_known();
-            // A budget that is raised makes it less bad than it was.
-            let is_anew = self.family == Family::Budget;
-            if is_worse || is_anew {
-                self.severity = match is_anew {
-                    true => first.severity,
-                    false => self.severity.max(first.severity),
-                };
-                self.what.clone_from(&first.what);
-                self.action.clone_from(&first.action);
-                self.cause = first.cause;
-            }
-        }
-        // A run that stands for a node that is silent is worse than the silence.
-        let explained = groups.iter().flat_map(|it| &it.explained);
-        if let Some(worst) = explained.map(|it| it.severity).max() {
-            self.severity = self.severity.max(worst);
-        }
-        self.places = groups.iter().map(Group::places).sum();
-        self.confidence = own().filter_map(|it| it.confidence).max();
-        for signal in own().chain(groups.iter().flat_map(|it| &it.explained)) {
-            self.keep_evidence(signal, now);
-        }
-        if self.place.run.is_none() && self.family == Family::Hang {
-            own().for_each(|it| self.stands(it, now));
-        }
-        if self.state == State::Open {
-            self.count(now);
-        }
-        if let Some(price) = groups.iter().map(Group::price).reduce(Price::and) {
-            self.costs(&price);
-        }
-        (self.seen_at, self.clear_from) = (now, now.max(self.clear_from));
-        let heard_again = self.unheard_since.take().is_some();
-        self.ticks = self.ticks.saturating_add(1);
-        match self.state {
-            State::Pending if self.ticks < enough => None,
-            State::Pending => {
-                self.state = State::Open;
-                self.opened_at = Some(now);
-                self.count(now);
-                self.tell(now, None, Happened::Opened);
-                Some(Change::Opened(self.id))
-            }
-            State::Resolved => {
-                self.state = State::Open;
-                self.resolved_at = None;
-                self.counted_to = now;
-                self.tell(now, None, Happened::Reopened);
-                Some(Change::Opened(self.id))
-            }
-            State::Open => {
-                if before.0 != self.place {
-                    let said = self.place.node.clone();
-                    let said = said.unwrap_or_else(|| self.place.cluster.clone());
-                    self.tell(now, None, Happened::Widened(said));
-                }
-                (before != self.as_told() || heard_again).then_some(Change::Updated(self.id))
-            }
-        }
-    }
-
-    /// What people are told again of when it changes.
-    fn as_told(&self) -> (Place, Severity, Cause, Option<Confidence>, usize) {
-        let place = self.place.clone();
-        let evidence = self.evidence.len();
-        (place, self.severity, self.cause, self.confidence, evidence)
-    }
-
-    /// A tick that says nothing of it.
-    fn not_signalled(&mut self, is_heard: bool, now: Timestamp) -> Option<Change> {
-        if self.state == State::Resolved {
-            return None;
-        }
-        if !is_heard {
-            // What may be missing because nobody is heard is not over, and costs nothing known.
-            self.clear_from = self.clear_from.max(now);
-            self.counted_to = now;
-            let is_news = self.unheard_since.is_none() && self.state == State::Open;
-            self.unheard_since.get_or_insert(now);
-            return is_news.then_some(Change::Updated(self.id));
-        }
-        self.unheard_since = None;
-        if self.state == State::Pending {
-            self.end(now);
-            return None;
-        }
-        if now.since(self.clear_from) < self.family.clear_ns() {
-            return None;
-        }
-        // It was over when it was last signalled: what came after cost nothing.
-        self.tell(now, None, Happened::Resolved);
-        self.end(now);
-        Some(Change::Resolved(self.id))
-    }
-
-    pub(super) fn end(&mut self, now: Timestamp) {
-        self.state = State::Resolved;
-        self.resolved_at = Some(now);
-        self.losing = Losing::default();
-        self.stake.losing = Losing::default();
-        self.ticks = 0;
-    }
-
-    /// Whether the book has to know of it any more.
-    fn is_kept(&self, now: Timestamp) -> bool {
-        let was_told = self.opened_at.is_some();
-        match self.resolved_at {
-            Some(at) => was_told && now.since(at) < REOPEN_NS,
-            None => true,
-        }
-    }
+/// Whether it is of a node that settles after a boot.
+fn settles(signal: &Signal, now: Timestamp) -> bool {
+    let booted = signal
+        .booted_at
+        .filter(|_| signal.family.is_quiet_after_boot());
+    booted.is_some_and(|at| now.since(at) < BOOT_QUIET_NS)
 }

@@ -21,32 +21,33 @@ impl Book {
         self.incidents.iter().any(explains)
     }
 
-    /// Where the incident at `place` has just opened and explains an open one that nothing else is told of
+    /// Where the incident at `at` has just opened and explains an open one that nothing else is told of
     /// at this tick, the oldest such becomes it. Returns where it is, and what changed.
     pub(super) fn understand(
         &mut self,
-        place: usize,
+        at: usize,
         change: Option<Change>,
         explained: &[&Signal],
         is_told: &dyn Fn(usize) -> bool,
         now: Timestamp,
     ) -> (usize, Option<Change>) {
         // One that comes back has an id that people know.
-        if self.incidents[place].opened_at != Some(now) {
-            return (place, change);
+        if self.incidents[at].opened_at != Some(now) {
+            return (at, change);
         }
         let all = self.incidents.iter().enumerate();
         let known = all
-            .filter(|(at, it)| !is_told(*at) && it.state == State::Open && it.is_any_of(explained))
+            .filter(|(it, _)| !is_told(*it))
+            .filter(|(_, it)| it.state == State::Open && it.is_any_of(explained))
             .min_by_key(|(_, it)| it.since)
-            .map(|(at, _)| at);
+            .map(|(known, _)| known);
         let Some(known) = known else {
-            return (place, change);
+            return (at, change);
         };
-        let cause = self.incidents[place].clone();
+        let cause = self.incidents[at].clone();
         // Nobody was told of it: it is forgotten.
-        self.incidents[place].end(now);
-        self.incidents[place].opened_at = None;
+        self.incidents[at].end(now);
+        self.incidents[at].opened_at = None;
         self.incidents[known].becomes(cause, now);
         (known, Some(Change::Updated(self.incidents[known].id)))
     }
@@ -54,25 +55,23 @@ impl Book {
     /// The incidents of what an open one explains are taken into it.
     pub(super) fn explain(
         &mut self,
-        place: usize,
+        at: usize,
         explained: &[&Signal],
         now: Timestamp,
         changes: &mut Vec<Change>,
     ) {
         // What only might be says nothing away.
-        if self.incidents[place].state != State::Open {
+        if self.incidents[at].state != State::Open {
             return;
         }
-        let is_other = |at: usize, it: &Incident| {
-            at != place && it.state != State::Resolved && it.is_any_of(explained)
-        };
         let all = self.incidents.iter().enumerate();
         let others: Vec<usize> = all
-            .filter(|(at, it)| is_other(*at, it))
-            .map(|(at, _)| at)
+            .filter(|(other, _)| *other != at)
+            .filter(|(_, it)| it.state != State::Resolved && it.is_any_of(explained))
+            .map(|(other, _)| other)
             .collect();
         for other in others {
-            self.take_in(place, other, now, changes);
+            self.take_in(at, other, now, changes);
         }
     }
 }
@@ -98,8 +97,7 @@ impl Incident {
     }
 
     fn is_any_of(&self, signals: &[&Signal]) -> bool {
-        let is_of = |it: &&Signal| self.is_at(it.family, &it.place);
-        signals.iter().any(is_of)
+        signals.iter().any(|it| self.is_of(it))
     }
 
     fn has_explained(&self, signal: &Signal) -> bool {
@@ -122,8 +120,8 @@ impl Incident {
         self.more_evidence += own.more_evidence;
         let newer = std::mem::replace(&mut self.evidence, own.evidence);
         for piece in newer {
-            let is_known = |it: &Evidence| it.what == piece.what && it.place == piece.place;
-            if self.evidence.iter().any(is_known) {
+            let said = (&*piece.what, &piece.place, piece.cause);
+            if self.evidence.iter().any(|it| it.says(said)) {
                 continue;
             }
             if self.evidence.len() < MAX_EVIDENCE {

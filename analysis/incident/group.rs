@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BREAKER_NODES, BREAKER_PART, Family, Incident, Place, Signal};
+use super::trouble::is_a_runs;
+use super::{Family, Incident, Place, Signal};
 use crate::cause::Cause;
 use crate::lost::Lost;
 use crate::price::Price;
@@ -84,27 +85,21 @@ fn sum(signals: &[Signal]) -> Option<Price> {
 /// How many GPUs the nodes of a cluster have, by (cluster, node).
 pub type Nodes = BTreeMap<(String, String), usize>;
 
-/// The groups of a tick, what explains others first. That an agent cannot read something explains nothing of
-/// what it tells, and is never one with nodes that are silent.
-pub(super) fn groups(signals: Vec<Signal>, nodes: &Nodes) -> Vec<Group> {
-    let (of_readers, others) = signals.into_iter().partition(Signal::is_of_a_reader);
-    let mut groups = of_one_kind(others, nodes);
-    groups.extend(of_one_kind(of_readers, nodes));
-    groups
-}
+/// Signals by what they are of: family, place, and the cause that tells them from others.
+pub(super) type ByTrouble = BTreeMap<Key, Vec<Signal>>;
 
-fn of_one_kind(signals: Vec<Signal>, nodes: &Nodes) -> Vec<Group> {
-    let mut by_place: BTreeMap<(Family, Place), Vec<Signal>> = BTreeMap::new();
-    for signal in signals {
-        let key = (signal.family, signal.place.clone());
-        by_place.entry(key).or_default().push(signal);
-    }
-    let by_place = of_nodes(by_place, nodes);
-    let by_place = of_clusters(by_place, nodes);
+pub(super) type Key = (Family, Place, Cause);
+
+/// The groups of a tick, what explains others first. That an agent cannot read something explains nothing of
+/// what it tells.
+pub(super) fn groups(all: ByTrouble) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    for ((family, place), mut signals) in by_place {
+    for ((family, place, _), mut signals) in all {
         signals.sort_by_key(|it| (Reverse(it.severity), it.cause == Cause::Unknown));
-        let explains = |it: &&mut Group| it.family.explains(family) && it.place.contains(&place);
+        let explains = |it: &&mut Group| {
+            let is_cause = it.family.explains(family) && !it.is_of_readers();
+            is_cause && it.place.contains(&place)
+        };
         match groups.iter_mut().find(explains) {
             Some(group) => group.explained.extend(signals),
             None => groups.push(Group {
@@ -119,21 +114,73 @@ fn of_one_kind(signals: Vec<Signal>, nodes: &Nodes) -> Vec<Group> {
     groups
 }
 
-type ByPlace = BTreeMap<(Family, Place), Vec<Signal>>;
+/// The signals of a tick put together, of a node where half of its GPUs have the same.
+pub(super) fn by_trouble(signals: Vec<Signal>, nodes: &Nodes) -> ByTrouble {
+    let told = Told::of(&signals);
+    let mut all = ByTrouble::new();
+    for signal in signals {
+        let key = (signal.family, signal.place.clone(), told.cause(&signal));
+        all.entry(key).or_default().push(signal);
+    }
+    of_nodes(all, nodes)
+}
+
+/// The known causes that are told at a tick, by family and node, each with where.
+struct Told(BTreeMap<(Family, Place), BTreeSet<(Cause, Place)>>);
+
+impl Told {
+    fn of(signals: &[Signal]) -> Self {
+        let mut told = Self(BTreeMap::new());
+        for signal in signals {
+            let cause = signal.trouble().cause();
+            if cause.is_known() {
+                let of_node = told.0.entry((signal.family, node_of(&signal.place)));
+                of_node.or_default().insert((cause, signal.place.clone()));
+            }
+        }
+        told
+    }
+
+    /// The cause that a signal is told apart by. What has none that is known is told with what has, on its node: with
+    /// what lies nearest.
+    fn cause(&self, signal: &Signal) -> Cause {
+        let own = signal.trouble().cause();
+        let is_open = !own.is_known() && !is_a_runs(signal.family, &signal.place);
+        // A node that is silent has nothing of what its agent could not read before.
+        let others = match is_open && signal.family != Family::Blind {
+            true => self.0.get(&(signal.family, node_of(&signal.place))),
+            false => None,
+        };
+        let Some(others) = others else {
+            return own;
+        };
+        let mut near = others.iter().filter(|it| it.1.overlaps(&signal.place));
+        near.next()
+            .or_else(|| others.first())
+            .map_or(own, |it| it.0)
+    }
+}
+
+/// The node that a place is on, or its cluster.
+fn node_of(place: &Place) -> Place {
+    Place {
+        cluster: place.cluster.clone(),
+        node: place.node.clone(),
+        ..Place::default()
+    }
+}
 
 /// Half of a node's GPUs, and two at least, with the same trouble: the node's.
-fn of_nodes(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
-    let node_of = |(family, place): &(Family, Place)| match (&place.node, &place.gpu) {
-        (Some(node), Some(_)) if !is_a_runs(*family, place) => {
-            Some((*family, Place::node(&place.cluster, node)))
-        }
-        _ => None,
+fn of_nodes(all: ByTrouble, nodes: &Nodes) -> ByTrouble {
+    let whole = |(family, place, cause): &Key| {
+        let is_gpus = place.node.is_some() && place.gpu.is_some() && !is_a_runs(*family, place);
+        is_gpus.then(|| (*family, node_of(place), *cause))
     };
-    let mut counts: BTreeMap<(Family, Place), usize> = BTreeMap::new();
-    for node in by_place.keys().filter_map(node_of) {
+    let mut counts: BTreeMap<Key, usize> = BTreeMap::new();
+    for node in all.keys().filter_map(whole) {
         *counts.entry(node).or_default() += 1;
     }
-    let is_the_nodes = |key: &(Family, Place)| {
+    let is_the_nodes = |key: &Key| {
         let place = &key.1;
         let name = (
             place.cluster.clone(),
@@ -141,61 +188,22 @@ fn of_nodes(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
         );
         let gpus = nodes.get(&name).copied().unwrap_or(0);
         let count = counts.get(key).copied().unwrap_or(0);
-        by_place.contains_key(key) || (count >= 2 && 2 * count >= gpus)
+        all.contains_key(key) || (count >= 2 && 2 * count >= gpus)
     };
-    let wide: BTreeSet<(Family, Place)> = counts
+    let wide: BTreeSet<Key> = counts
         .keys()
         .filter(|it| is_the_nodes(it))
         .cloned()
         .collect();
-    widened(by_place, |key| node_of(key).filter(|it| wide.contains(it)))
+    widened(all, |key| whole(key).filter(|it| wide.contains(it)))
 }
 
-/// The circuit breaker: so many nodes of a cluster with the same trouble have one cause.
-fn of_clusters(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
-    let mut troubled: BTreeMap<(Family, &str), BTreeSet<&str>> = BTreeMap::new();
-    let all = by_place.keys();
-    for (family, place) in all.filter(|(family, place)| !is_apart(*family, place)) {
-        let nodes = troubled.entry((*family, &place.cluster)).or_default();
-        nodes.extend(place.node.as_deref());
-    }
-    let of_cluster = |cluster: &str| nodes.keys().filter(|it| it.0 == cluster).count();
-    let wide: BTreeSet<(Family, String)> = troubled
-        .into_iter()
-        .filter(|((_, cluster), nodes)| {
-            nodes.len() > BREAKER_NODES && nodes.len() * BREAKER_PART > of_cluster(cluster)
-        })
-        .map(|((family, cluster), _)| (family, cluster.to_owned()))
-        .collect();
-    widened(by_place, |(family, place)| {
-        let key = (*family, place.cluster.clone());
-        let whole = Place {
-            cluster: place.cluster.clone(),
-            ..Place::default()
-        };
-        let is_wide = wide.contains(&key) && !is_apart(*family, place);
-        is_wide.then_some((*family, whole))
-    })
-}
-
-/// Whether it is about a run: these have each their own cause, unless many have it at once (`breaker`).
-fn is_a_runs(family: Family, place: &Place) -> bool {
-    family.is_of_run() && place.run.is_some()
-}
-
-/// Whether however many of them have causes of their own: runs, and teams with a budget each.
-fn is_apart(family: Family, place: &Place) -> bool {
-    family == Family::Budget || is_a_runs(family, place)
-}
-
-fn widened(
-    by_place: ByPlace,
-    wider: impl Fn(&(Family, Place)) -> Option<(Family, Place)>,
-) -> ByPlace {
-    let mut all = ByPlace::new();
-    for (key, signals) in by_place {
+/// Some of it told at wider places.
+pub(super) fn widened(all: ByTrouble, wider: impl Fn(&Key) -> Option<Key>) -> ByTrouble {
+    let mut wide = ByTrouble::new();
+    for (key, signals) in all {
         let key = wider(&key).unwrap_or(key);
-        all.entry(key).or_default().extend(signals);
+        wide.entry(key).or_default().extend(signals);
     }
-    all
+    wide
 }

@@ -175,6 +175,7 @@ mod tests {
                     now: at(second),
                     signals,
                     is_heard: &|_, _| stands.is_some(),
+                    in_its_place: &|_, _| None,
                     quiet_runs: &BTreeSet::new(),
                     nodes: &Nodes::default(),
                     runs: &BTreeMap::new(),

@@ -5,6 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod breaker;
 
+mod causes;
+
+mod missing;
+
+mod outage;
+
 mod readers;
 
 mod opens;
@@ -25,6 +31,7 @@ struct World {
     nodes: Nodes,
     runs: BTreeMap<String, usize>,
     silent: BTreeSet<String>,
+    gone: BTreeMap<String, usize>,
     quiet: BTreeSet<(String, String)>,
 }
 
@@ -38,13 +45,14 @@ impl World {
             nodes: (0..100).map(node).collect::<BTreeMap<_, _>>(),
             runs: BTreeMap::new(),
             silent: BTreeSet::new(),
+            gone: BTreeMap::new(),
             quiet: BTreeSet::new(),
         }
     }
 
     fn tick(&mut self, signals: &[Signal]) -> Vec<Change> {
         self.now = self.now.shifted(10_000_000_000);
-        let silent = &self.silent;
+        let (silent, gone) = (&self.silent, &self.gone);
         let ids = &mut self.ids;
         let tick = Tick {
             now: self.now,
@@ -53,6 +61,7 @@ impl World {
                 let mut names = place.node.iter().chain(&place.run);
                 names.all(|it| !silent.contains(it))
             },
+            in_its_place: &|place, _| gone.get(place.gpu.as_ref()?).copied(),
             quiet_runs: &self.quiet,
             nodes: &self.nodes,
             runs: &self.runs,

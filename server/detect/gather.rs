@@ -131,6 +131,7 @@ pub struct GpuSnapshot {
     /// Its model and the job that holds it, with all GPUs of both.
     pub(super) alike: Arc<Alike>,
     pub(super) status: Status,
+    pub(super) first_seen: Timestamp,
     pub(super) last_point: Timestamp,
     pub(super) is_removed: bool,
     /// Since when it is broken, and why, if an event says so.
@@ -434,6 +435,7 @@ fn seen_of(
         alike,
         price: None,
         status,
+        first_seen: live.first_seen,
         last_point: live.last_point,
         is_removed: live.told.is_removed,
         broken,

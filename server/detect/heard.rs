@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpufleet_analysis::incident::{Family, Nodes, Place};
+use gpufleet_telemetry::time::Timestamp;
 
 use super::detector::{Findings, TickSnapshot};
 use super::gather::GpuSnapshot;
@@ -100,6 +101,21 @@ impl<'a> Heard<'a> {
             is_it && is_on(self.tick, it)
         };
         self.tick.seen.iter().any(holds) || self.tick.runs().keys().iter().any(goes_on)
+    }
+
+    /// Of a GPU that is not known any more how many others of its node were seen first after this moment; none of one
+    /// that is known, or whose node is gone.
+    pub(super) fn in_its_place(&self, place: &Place, since: Timestamp) -> Option<usize> {
+        let (node, gpu) = (place.node.as_deref()?, place.gpu.as_deref()?);
+        let is_known = self.tick.gpus.contains_key(&(place.cluster.as_str(), gpu));
+        if is_known || self.is_gone(place) {
+            return None;
+        }
+        // Until its first point comes one is not seen.
+        let is_later = |at: Timestamp| at > since && at < Timestamp(i64::MAX);
+        let all = self.tick.seen.iter();
+        let of_node = all.filter(|it| *it.node == *node && *it.cluster == *place.cluster);
+        Some(of_node.filter(|it| is_later(it.first_seen)).count())
     }
 
     /// Whether a GPU's clock is not judged beside those of the same model in its job.

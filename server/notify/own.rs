@@ -209,6 +209,7 @@ mod tests {
                     now,
                     signals,
                     is_heard: &|_, _| true,
+                    in_its_place: &|_, _| None,
                     quiet_runs: &quiet_runs,
                     nodes: &nodes,
                     runs: &Default::default(),

@@ -125,6 +125,7 @@ impl Teller {
             now,
             signals: places.iter().map(|it| signal(it, now)).collect(),
             is_heard: &|_, _| true,
+            in_its_place: &|_, _| None,
             quiet_runs: &Default::default(),
             nodes: &nodes,
             runs: &Default::default(),

@@ -147,3 +147,40 @@ async fn a_block_in_which_machine_after_machine_broke_is_told_once_with_its_mach
     assert_eq!(names, broken);
     assert_eq!((readings[1].value, readings[1].usual), (0.625, Some(0.0)));
 }
+
+#[tokio::test]
+async fn a_gpu_that_is_lost_and_forgotten_stays_an_incident_until_another_is_in_its_place() {
+    const DAY_NS: i64 = 86_400 * NANOS_PER_SECOND;
+    for is_scaled_down in [false, true] {
+        let mut world = World::new().await;
+        world.cluster_has(&NODES);
+        world.ticks(2, |_| {});
+        let last = world.hand.now();
+        world.ticks(6, |live| {
+            if is_gpu(live, "node-1", 5) {
+                (live.last_point, live.received) = (last, last);
+            }
+        });
+        let open = world.open();
+        assert_eq!(open.len(), 1, "{open:?}");
+        assert_eq!(open[0].what, "its readings stopped");
+        // A day later all is forgotten; the others are heard again at the next tick.
+        world.lives.retain(|it| !is_gpu(it, "node-1", 5));
+        let forgets = world.hand.now().shifted(DAY_NS);
+        world.app.fleet.take_commit(forgets);
+        world.ticks(20, |_| {});
+        let open = world.open();
+        assert_eq!(open.len(), 1, "nobody mended anything");
+        assert!(open[0].unheard_since.is_some());
+        if is_scaled_down {
+            world.cluster_has(&["node-2"]);
+        } else {
+            let mut other = fixture::gpu("prod", "node-1", 8, Does::Work, Origin::Live);
+            other.told = crate::fleet::live::Told::default();
+            other.first_seen = world.hand.now();
+            world.lives.push(other);
+        }
+        world.ticks(5, |_| {});
+        assert_eq!(world.open(), [], "scaled down: {is_scaled_down}");
+    }
+}

@@ -38,6 +38,7 @@ fn made(count: u128) -> (Book, Vec<Incident>) {
             now,
             signals: signals.collect(),
             is_heard: &|_, _| true,
+            in_its_place: &|_, _| None,
             quiet_runs: &std::collections::BTreeSet::new(),
             nodes: &Nodes::from([(("live".to_owned(), "node-1".to_owned()), 100)]),
             runs: &Default::default(),

@@ -82,6 +82,7 @@ async fn stand(bench: &Bench, runs: &[(&str, i64)]) {
             now: at(second),
             signals,
             is_heard: &|_, _| true,
+            in_its_place: &|_, _| None,
             quiet_runs: &BTreeSet::new(),
             nodes: &nodes,
             runs: &watched,

@@ -130,6 +130,7 @@ async fn what_had_no_price_for_a_while_costs_at_least_what_is_known() {
             now: fixture::NOW.shifted(hours * 3_600_000_000_000),
             signals: vec![slow_rank()],
             is_heard: &|_, _| true,
+            in_its_place: &|_, _| None,
             quiet_runs: &BTreeSet::new(),
             nodes: &BTreeMap::new(),
             runs: &Default::default(),

@@ -1,0 +1,212 @@
+//! Trouble of one family at one place: one incident, or two where two causes are known.
+
+use super::*;
+
+const NETWORK: (&str, Cause) = ("a network device is down", Cause::Network);
+const PCIE: (&str, Cause) = ("a PCIe error made its link unreliable", Cause::Pcie);
+
+fn told(family: Family, place: Place, (what, cause): (&str, Cause)) -> Signal {
+    Signal {
+        what: what.to_owned(),
+        cause,
+        ..signal(family, place)
+    }
+}
+
+fn node(node: usize) -> Place {
+    Place::node("prod", &format!("node-{node}"))
+}
+
+fn of_job(place: Place) -> Place {
+    Place {
+        run: Some("pod:team/train".to_owned()),
+        ..place
+    }
+}
+
+/// What is open, in the order of its words.
+fn open(world: &World) -> Vec<(&str, Cause, &Place)> {
+    let open = world.book.open_ones();
+    let mut open: Vec<_> = open.map(|it| (&*it.what, it.cause, &it.place)).collect();
+    open.sort_unstable();
+    open
+}
+
+#[test]
+fn two_known_causes_at_one_place_are_two_incidents_whichever_comes_first_and_end_each_by_itself() {
+    let leak = ("device memory grows until it is used up", Cause::Program);
+    let short = ("nearly out of memory", Cause::HostMemory);
+    let steal = ("the hypervisor takes its CPU time", Cause::HostCpu);
+    let waits = ("it waits for its storage", Cause::Storage);
+    for (family, (one, first), (other, second)) in [
+        (Family::Link, (node(7), NETWORK), (gpu(7, 3), PCIE)),
+        (Family::Leak, (of_job(gpu(7, 3)), leak), (node(7), short)),
+        (Family::Slower, (node(7), steal), (node(7), waits)),
+    ] {
+        let first = told(family, one, first);
+        let second = told(family, other, second);
+        let both = [first.clone(), second.clone()];
+        let mut expected = [&first, &second].map(|it| (&*it.what, it.cause, &it.place));
+        expected.sort_unstable();
+        for before in [&both[..0], &both[..1], &both[1..]] {
+            let mut world = World::new();
+            world.ticks(6, before);
+            world.ticks(12, &both);
+            assert_eq!(open(&world), expected, "{family:?} after {before:?}");
+            world.ticks(40, &both[1..]);
+            let left = (&*second.what, second.cause, &second.place);
+            assert_eq!(open(&world), [left], "the other one is over");
+        }
+    }
+}
+
+#[test]
+fn a_cause_that_is_found_later_is_the_same_incidents() {
+    let mut world = World::new();
+    let slow = "draws less power than like GPUs";
+    let unknown = told(Family::Power, gpu(7, 3), (slow, Cause::Unknown));
+    world.ticks(3, std::slice::from_ref(&unknown));
+    let id = world.open()[0].id;
+    let brake = ("slowed down by the power brake", Cause::PowerBrake);
+    let brake = told(Family::Power, gpu(7, 3), brake);
+    world.ticks(3, &[unknown.clone(), brake.clone()]);
+    let [one] = world.open()[..] else {
+        panic!("{:?}", open(&world));
+    };
+    assert_eq!((one.id, one.cause), (id, Cause::PowerBrake));
+    // Another known one is another, and what may be of both does not make them one.
+    let cap = ("slowed down by its power cap", Cause::PowerCap);
+    let cap = told(Family::Power, gpu(7, 3), cap);
+    world.ticks(3, &[unknown.clone(), brake, cap]);
+    assert_eq!(world.open().len(), 2);
+    world.ticks(3, &[unknown]);
+    assert_eq!(world.open().len(), 2, "{:?}", open(&world));
+}
+
+#[test]
+fn two_causes_that_are_found_at_once_are_two_and_the_first_has_the_id_that_people_know() {
+    let mut world = World::new();
+    let unknown = ("its links within the node are slower", Cause::Unknown);
+    world.ticks(5, &[told(Family::Link, gpu(7, 3), unknown)]);
+    let id = world.open()[0].id;
+    let both = [NETWORK, PCIE].map(|it| told(Family::Link, gpu(7, 3), it));
+    world.ticks(12, &both);
+    let causes: Vec<_> = world.open().iter().map(|it| it.cause).collect();
+    assert_eq!(causes, [Cause::Pcie, Cause::Network]);
+    assert_eq!(world.open()[0].id, id);
+}
+
+#[test]
+fn a_signal_of_which_another_cause_is_thought_is_no_other_incident() {
+    let slow = "its links within the node are slower than their like";
+    let slow = |cause| told(Family::Link, gpu(7, 3), (slow, cause));
+    let mut world = World::new();
+    world.ticks(5, &[slow(Cause::Nvlink)]);
+    let id = world.open()[0].id;
+    for cause in [Cause::Pcie, Cause::Nvlink, Cause::Unknown] {
+        world.ticks(12, &[slow(cause)]);
+        let ids: Vec<Uuid> = world.open().iter().map(|it| it.id).collect();
+        assert_eq!(ids, [id], "{cause:?}");
+    }
+    assert_eq!(world.open()[0].cause, Cause::Nvlink);
+    // At another GPU it is another.
+    world.ticks(
+        12,
+        &[slow(Cause::Nvlink), told(Family::Link, gpu(7, 4), PCIE)],
+    );
+    assert_eq!(world.open().len(), 2);
+}
+
+#[test]
+fn an_incident_takes_the_cause_that_is_told_once_its_own_is_told_no_more() {
+    let slow = |rank, cause| Signal {
+        what: "makes the other ranks wait".to_owned(),
+        action: format!("mend {cause:?}"),
+        cause,
+        ..of_run(Family::Straggler, Some(rank), Some(gpu(7, 3)))
+    };
+    let mut world = World::new();
+    world.tick(&[slow(3, Cause::Heat)]);
+    let id = world.open()[0].id;
+    let said = |world: &World| {
+        let it = world.open()[0];
+        (it.id, it.cause, it.action.clone())
+    };
+    let of = |cause: Cause| (id, cause, format!("mend {cause:?}"));
+    assert_eq!(world.ticks(3, &[slow(3, Cause::Unknown)]), []);
+    assert_eq!(said(&world), of(Cause::Heat), "that none is found is none");
+    assert_eq!(
+        world.ticks(3, &[slow(3, Cause::PowerCap)]),
+        [Change::Updated(id)]
+    );
+    assert_eq!(said(&world), of(Cause::PowerCap));
+    let incident = world.open()[0];
+    let causes: Vec<Cause> = incident.evidence.iter().map(|it| it.cause).collect();
+    assert_eq!(causes, [Cause::Heat, Cause::PowerCap], "the first is kept");
+    let happened: Vec<&Happened> = incident.log.iter().map(|it| &it.happened).collect();
+    let note = "because of the power cap, no longer of heat".to_owned();
+    assert_eq!(happened, [&Happened::Opened, &Happened::Note(note)]);
+    // While one signal says it, it stands.
+    let node = Signal {
+        place: of_run(Family::Straggler, None, Some(node(7))).place,
+        ..slow(3, Cause::Heat)
+    };
+    world.ticks(3, &[slow(3, Cause::PowerCap), node.clone()]);
+    assert_eq!(said(&world), of(Cause::PowerCap));
+    world.ticks(3, &[node]);
+    assert_eq!(said(&world), of(Cause::Heat));
+}
+
+#[test]
+fn a_run_waits_once_whatever_is_thought_to_be_why() {
+    for family in Family::ALL.into_iter().filter(|it| it.is_of_run()) {
+        let mut world = World::new();
+        let of = |what, cause, rank| Signal {
+            what: format!("{what} {cause:?}"),
+            cause,
+            ..of_run(family, rank, Some(gpu(7, 3)))
+        };
+        world.tick(&[of("slow", Cause::Heat, Some(3))]);
+        let now = [
+            of("slow", Cause::PowerCap, Some(3)),
+            of("waits", Cause::Storage, None),
+        ];
+        world.ticks(3, &now);
+        assert_eq!(world.open().len(), 1, "{family:?}");
+    }
+}
+
+#[test]
+fn half_of_a_nodes_gpus_are_the_nodes_only_where_they_have_one_cause() {
+    let of = |gpus: std::ops::Range<usize>, cause| -> Vec<Signal> {
+        let of = |it| told(Family::Link, gpu(7, it), ("its link is slow", cause));
+        gpus.map(of).collect()
+    };
+    let open_at = |signals: &[Signal]| {
+        let mut world = World::new();
+        world.ticks(5, signals);
+        let nodes = world.open().iter().filter(|it| it.place == node(7)).count();
+        (world.open().len(), nodes)
+    };
+    let two = [of(0..2, Cause::Pcie), of(2..4, Cause::Nvlink)].concat();
+    assert_eq!(open_at(&two), (4, 0));
+    let one = [of(0..1, Cause::Pcie), of(1..4, Cause::Unknown)].concat();
+    assert_eq!(open_at(&one), (1, 1), "of three the cause is not known");
+}
+
+#[test]
+fn a_broken_node_explains_what_its_ranks_do_for_any_cause() {
+    let mut world = World::new();
+    let slow = Signal {
+        cause: Cause::Pcie,
+        ..of_run(Family::Straggler, Some(59), Some(gpu(7, 3)))
+    };
+    world.tick(std::slice::from_ref(&slow));
+    let id = world.open()[0].id;
+    let fault = told(Family::GpuFault, node(7), ("XID 79", Cause::GpuFault));
+    world.ticks(3, &[slow, fault]);
+    let [one] = world.open()[..] else {
+        panic!("{:?}", open(&world));
+    };
+    assert_eq!((one.id, one.family), (id, Family::GpuFault));
+}
