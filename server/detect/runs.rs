@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::cause::before::History;
 use gpufleet_analysis::hang;
-use gpufleet_analysis::incident::Family;
+use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::ledger::State as GpuState;
 use gpufleet_analysis::price::Basis;
 use gpufleet_analysis::straggler::Silent;
@@ -56,6 +56,8 @@ struct Watched {
     waits: Option<Box<Waits>>,
     /// What its machines were like lately, for why it became slower.
     history: History,
+    /// What was told of families of which others tell too, when that was last judged.
+    told: Vec<(Family, Place)>,
 }
 
 /// What is needed of every run.
@@ -194,6 +196,7 @@ impl Watched {
             learning: Learning::default(),
             waits: None,
             history: History::default(),
+            told: Vec::new(),
         }
     }
 
@@ -248,11 +251,32 @@ impl Watched {
             false => RunSnapshot::default(),
         };
         known.hang = self.stands(key, (&run, may_stand), &brief, tick, found);
-        self.paces(&run, pace.as_ref(), tick.gpus, found);
+        let paces = self.paces(&run, pace.as_ref(), tick.gpus, found);
+        self.tell((Family::Slower, known.pace), paces, found);
         let price = || price_of(&run, tick.gpus);
         let numbers = numbers.iter().map(|it| it.signal(&run, price(), tick.now));
-        found.signals.extend(numbers);
+        self.tell((Family::Training, known.numbers), numbers.collect(), found);
         known.note(key, found);
+    }
+
+    /// Says what is wrong. Of a family that is not judged now, what was told before is neither so nor over; what others
+    /// tell of it, readings over their limits, goes on without.
+    fn tell(
+        &mut self,
+        (family, is_judged): (Family, bool),
+        signals: Vec<Signal>,
+        found: &mut Findings,
+    ) {
+        let is_it = |it: &(Family, Place)| it.0 == family;
+        if is_judged {
+            self.told.retain(|it| !is_it(it));
+            let own = signals.iter().filter(|it| it.family == family);
+            self.told.extend(own.map(|it| (family, it.place.clone())));
+        } else {
+            let unread = self.told.iter().filter(|it| is_it(it));
+            found.unread.extend(unread.cloned());
+        }
+        found.signals.extend(signals);
     }
 
     /// What its machines are like now, for why it may become slower: what it does beside training says nothing of its
@@ -298,17 +322,17 @@ impl Watched {
         run: &RunSnapshot,
         pace: Option<&Judged>,
         gpus: &Gpus<'_>,
-        found: &mut Findings,
-    ) {
+        found: &Findings,
+    ) -> Vec<Signal> {
         let Some(judged) = pace else {
-            return;
+            return Vec::new();
         };
         let mut signals = slow::signals(run, judged, &self.history, gpus);
         let name = (run.cluster.clone(), run.name.clone());
         if let Some(link) = found.slow_links.get(&name) {
             slow::explain(&mut signals, link);
         }
-        found.signals.extend(signals);
+        signals
     }
 }
 
@@ -333,12 +357,10 @@ impl Known {
         }
     }
 
-    /// Of what nothing is known it cannot be said that it is over.
+    /// Of what nothing is known it cannot be said that it is over, in families of which nobody else tells.
     fn note(&self, key: &RunKey, found: &mut Findings) {
         let families = [
             (Family::Straggler, self.straggler),
-            (Family::Slower, self.pace),
-            (Family::Training, self.numbers),
             (Family::Hang, self.hang),
         ];
         let unknown = families.into_iter().filter(|(_, is_known)| !is_known);

@@ -18,6 +18,7 @@ use crate::runs::{Heard, RunKey, watch::Watch};
 use crate::view::fixture;
 
 mod before;
+mod beside;
 mod changed;
 mod first;
 mod lost;
