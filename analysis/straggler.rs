@@ -88,7 +88,7 @@ const RESTART_STEPS: u32 = 10;
 /// Most ranks of a run: the largest fleet that is designed for, doubled nearly.
 pub const MAX_RANKS: usize = 131_072;
 /// The state's version: another is not read, the detector begins anew.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// x is kept in ten-thousandths: a ratio up to 26 fits 16 bits.
 const SCALE: f64 = 10_000.0;
 
@@ -211,8 +211,6 @@ pub struct Price {
     /// What it would take without this rank's excess over the slowest that is not blamed; of more than a quarter of
     /// a stage, without that of all on its machine.
     pub without_ns: u64,
-    /// GPU-nanoseconds that all ranks lost since its first slow step.
-    pub lost_gpu_ns: u128,
 }
 
 /// A stage with more work than the others: a matter of the split, of no rank.
@@ -302,7 +300,6 @@ struct Rank {
     /// The same of the other stages of its column.
     column: Vec<i16>,
     blamed_since: Option<u64>,
-    lost_ns: u64,
 }
 
 /// Most bytes that are kept of a rank, its number and what it is held with.

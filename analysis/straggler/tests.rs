@@ -8,7 +8,7 @@ pub(crate) mod real;
 
 use std::collections::BTreeMap;
 
-use super::collectives::{Function, Operation, readings, slower_network};
+use super::collectives::{Function, Operation, readings};
 use super::*;
 
 /// Nanoseconds of a usual step.
@@ -78,9 +78,7 @@ fn a_slow_rank_is_named_with_its_price_within_a_minute_of_steps() {
     assert!((found.ratio - 1.3).abs() < 0.01, "{found:?}");
     run_steps(&mut run, 75..115, 16, 2, from);
     let price = run.judge().stragglers[0].price.expect("walls are known");
-    // 55 slow steps × 30 ms × 16 ranks are 26.4 GPU-seconds; a step falls from 150 to 120 ms.
-    let lost = price.lost_gpu_ns as f64 / 1e9;
-    assert!((lost - 26.4).abs() < 0.5, "{lost}");
+    // A step falls from 150 to 120 ms.
     assert!(price.step_ns.abs_diff(150_000_000) < 500_000, "{price:?}");
     assert!(
         price.without_ns.abs_diff(120_000_000) < 500_000,
@@ -380,18 +378,6 @@ fn collectives_alike_are_told_together_and_nobody_waits_for_longer_than_there_wa
 }
 
 #[test]
-fn shortest_durations_that_grow_are_the_network() {
-    assert_eq!(slower_network(&[(1_000, 4_000); 10]), Some(4.0));
-    assert_eq!(slower_network(&[(1_000, 4_000); 9]), None, "too few");
-    assert_eq!(slower_network(&[(1_000, 1_100); 50]), None);
-    assert_eq!(
-        slower_network(&[(0, 1_100); 50]),
-        None,
-        "nothing to compare with"
-    );
-}
-
-#[test]
 fn the_state_stays_below_512_bytes_a_rank_and_survives_storing() {
     let mut run = Run::new(Source::Hooks);
     run_steps(&mut run, 0..200, 64, 4, only(5, 0.3));
@@ -404,7 +390,7 @@ fn the_state_stays_below_512_bytes_a_rank_and_survives_storing() {
     again = again.restored();
     assert_eq!(again, run);
     assert_eq!(names(&again.judge()), names(&verdict));
-    let newer: Run = serde_json::from_str(&stored.replace("\"version\":2", "\"version\":3"))
+    let newer: Run = serde_json::from_str(&stored.replace("\"version\":3", "\"version\":4"))
         .expect("the same shape");
     assert_eq!(newer.restored(), Run::new(Source::Hooks));
 }
