@@ -5,8 +5,8 @@
 //! their steps; here it is given cause and price. That a run stands, its numbers, and who is slow where steps do
 //! not say so ([`waits`]), are judged here. A run is looked at whole only when something may be wrong with it.
 //!
-//! Limits: state is 200 bytes a run, 3.5 KB of what its machines were like, and 512 a rank of one whose collectives
-//! are judged.
+//! Limits: state is 300 bytes a run, 3.5 KB of what its machines were like, the last looks at each place that is slow, and
+//! 512 a rank of one whose collectives are judged.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -56,6 +56,8 @@ struct Watched {
     waits: Option<Box<Waits>>,
     /// What its machines were like lately, for why it became slower.
     history: History,
+    /// Why those are slow that are.
+    causes: slow::Causes,
     /// What was told of families of which others tell too, when that was last judged.
     told: Vec<(Family, Place)>,
 }
@@ -196,6 +198,7 @@ impl Watched {
             learning: Learning::default(),
             waits: None,
             history: History::default(),
+            causes: slow::Causes::default(),
             told: Vec::new(),
         }
     }
@@ -252,6 +255,9 @@ impl Watched {
         };
         known.hang = self.stands(key, (&run, may_stand), &brief, tick, found);
         let paces = self.paces(&run, pace.as_ref(), tick.gpus, found);
+        if known.straggler || known.pace {
+            self.causes.turn();
+        }
         self.tell((Family::Slower, known.pace), paces, found);
         let price = || price_of(&run, tick.gpus);
         let numbers = numbers.iter().map(|it| it.signal(&run, price(), tick.now));
@@ -318,7 +324,7 @@ impl Watched {
 
     /// Who makes the others wait, and that it became slower.
     fn paces(
-        &self,
+        &mut self,
         run: &RunSnapshot,
         pace: Option<&Judged>,
         gpus: &Gpus<'_>,
@@ -327,7 +333,13 @@ impl Watched {
         let Some(judged) = pace else {
             return Vec::new();
         };
-        let mut signals = slow::signals(run, judged, &self.history, gpus);
+        let around = slow::Around {
+            run,
+            judged,
+            history: &self.history,
+            gpus,
+        };
+        let mut signals = slow::signals(&around, &mut self.causes);
         let name = (run.cluster.clone(), run.name.clone());
         if let Some(link) = found.slow_links.get(&name) {
             slow::explain(&mut signals, link);

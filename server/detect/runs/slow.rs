@@ -4,11 +4,14 @@
 //! makes it wait is told at that rank's place, so that both are one incident; and where no rank can be named,
 //! because the stages are not told and many ranks are slow, at the one node or GPU of it whose clocks are below the
 //! others'. Where that does not say why, what [`changed`] with it does.
+//!
+//! Limits: why a place is slow is what most of its last looks say, one a tick ([`Looks`]); those of places that are slow
+//! now are kept.
 
 use std::collections::BTreeMap;
 
 use gpufleet_analysis::cause::before::History;
-use gpufleet_analysis::cause::{self, Cause, Pair, Reading};
+use gpufleet_analysis::cause::{self, Cause, Looks, Pair, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
@@ -30,59 +33,99 @@ const STEPS: u64 = 40;
 /// A clock below this part of the run's is low: less is noise and temperature.
 const LOW_CLOCK: f64 = 0.95;
 
-/// What is wrong with the pace of the run.
-pub(super) fn signals(
-    run: &RunSnapshot,
-    judged: &Judged,
-    history: &History,
-    gpus: &Gpus<'_>,
-) -> Vec<Signal> {
-    let mut by_node: BTreeMap<&str, Vec<(&Straggler, &RankSnapshot)>> = BTreeMap::new();
-    for straggler in &judged.verdict.stragglers {
-        let rank = run.ranks.iter().find(|it| it.rank == straggler.rank);
-        if let Some(rank) = rank {
-            let of_node = by_node.entry(&rank.node).or_default();
-            of_node.push((straggler, rank));
-        }
+/// A run whose pace is judged, with what surrounds it.
+pub(super) struct Around<'a> {
+    pub(super) run: &'a RunSnapshot,
+    pub(super) judged: &'a Judged,
+    pub(super) history: &'a History,
+    pub(super) gpus: &'a Gpus<'a>,
+}
+
+/// A rank that makes the others wait.
+type Blamed<'a> = (&'a Straggler, &'a RankSnapshot);
+
+/// The last looks at why places of a run are slow, of those that are.
+#[derive(Default)]
+pub(super) struct Causes {
+    known: BTreeMap<Place, Looks>,
+    /// Those of this tick.
+    now: BTreeMap<Place, Looks>,
+}
+
+impl Causes {
+    /// Takes in a look at a place; says what holds over the last ones.
+    fn take(&mut self, place: &Place, look: cause::Verdict) -> cause::Verdict {
+        let mut looks = self.known.remove(place).unwrap_or_default();
+        let told = looks.take(look);
+        self.now.insert(place.clone(), looks);
+        told
     }
+
+    /// The tick is over: what was not looked at in it is slow no more.
+    pub(super) fn turn(&mut self) {
+        self.known = std::mem::take(&mut self.now);
+    }
+}
+
+/// What is wrong with the pace of the run.
+pub(super) fn signals(around: &Around<'_>, causes: &mut Causes) -> Vec<Signal> {
+    let (run, judged) = (around.run, around.judged);
     let mut signals = Vec::new();
-    for (node, blamed) in &by_node {
+    for (node, blamed) in &by_node(around) {
         let on_node = run.ranks.iter().filter(|it| *it.node == **node).count();
         let is_the_nodes = !node.is_empty() && blamed.len() > 1 && blamed.len() * 2 >= on_node;
         if is_the_nodes {
-            let worst = blamed
-                .iter()
-                .max_by(|one, other| one.0.ratio.total_cmp(&other.0.ratio));
-            let surest = blamed.iter().map(|it| it.0.confidence).max();
-            signals.extend(worst.map(|worst| {
-                Signal {
-                    place: Place {
-                        gpu: None,
-                        rank: None,
-                        ..place(run, Some(worst.1))
-                    },
-                    confidence: surest,
-                    what: match surest == Some(Confidence::Low) {
-                        true => "the ranks of this node probably make the others wait",
-                        false => "the ranks of this node make the others wait",
-                    }
-                    .to_owned(),
-                    ..of_straggler(run, judged, *worst, gpus)
-                }
-            }));
+            signals.extend(of_node(around, blamed, causes));
         } else {
-            let each = blamed.iter().map(|it| of_straggler(run, judged, *it, gpus));
-            signals.extend(each);
+            signals.extend(blamed.iter().map(|it| {
+                let place = place(run, Some(it.1));
+                of_straggler(around, *it, place, causes)
+            }));
         }
     }
     if let Some(slowdown) = &judged.slower {
         let at = signals.first().map(|it| (it.place.clone(), it.cause));
-        let at = at.or_else(|| held_back(run, slowdown, gpus));
-        signals.push(changed::slower(run, slowdown, at, history, gpus));
+        let at = at.or_else(|| held_back(around, slowdown, causes));
+        let slower = changed::slower(run, slowdown, at, around.history, around.gpus);
+        signals.push(slower);
     }
     let before = judged.before.as_ref();
-    signals.extend(before.map(|it| slower_than_before(run, it, gpus)));
+    signals.extend(before.map(|it| slower_than_before(run, it, around.gpus)));
     signals
+}
+
+/// Who makes the others wait, by node.
+fn by_node<'a>(around: &Around<'a>) -> BTreeMap<&'a str, Vec<Blamed<'a>>> {
+    let mut by_node: BTreeMap<&str, Vec<Blamed<'_>>> = BTreeMap::new();
+    for straggler in &around.judged.verdict.stragglers {
+        let mut ranks = around.run.ranks.iter();
+        if let Some(rank) = ranks.find(|it| it.rank == straggler.rank) {
+            let of_node = by_node.entry(&rank.node).or_default();
+            of_node.push((straggler, rank));
+        }
+    }
+    by_node
+}
+
+/// The ranks of one node that are slow together.
+fn of_node(around: &Around<'_>, blamed: &[Blamed<'_>], causes: &mut Causes) -> Option<Signal> {
+    let slowest = |one: &&Blamed<'_>, other: &&Blamed<'_>| one.0.ratio.total_cmp(&other.0.ratio);
+    let worst = blamed.iter().max_by(slowest)?;
+    let surest = blamed.iter().map(|it| it.0.confidence).max();
+    let place = Place {
+        gpu: None,
+        rank: None,
+        ..place(around.run, Some(worst.1))
+    };
+    Some(Signal {
+        confidence: surest,
+        what: match surest == Some(Confidence::Low) {
+            true => "the ranks of this node probably make the others wait",
+            false => "the ranks of this node make the others wait",
+        }
+        .to_owned(),
+        ..of_straggler(around, *worst, place, causes)
+    })
 }
 
 /// What is wrong with the pace of a run by its steps and by its collectives: who is slow by what names somebody, and that
@@ -121,17 +164,18 @@ pub(super) fn explain(signals: &mut [Signal], link: &Place) {
 }
 
 fn of_straggler(
-    run: &RunSnapshot,
-    judged: &Judged,
-    (straggler, rank): (&Straggler, &RankSnapshot),
-    gpus: &Gpus<'_>,
+    around: &Around<'_>,
+    (straggler, rank): Blamed<'_>,
+    place: Place,
+    causes: &mut Causes,
 ) -> Signal {
+    let (run, judged, gpus) = (around.run, around.judged, around.gpus);
     let is_blamed = |it: &RankSnapshot| {
         let mut stragglers = judged.verdict.stragglers.iter();
         stragglers.any(|slow| slow.rank == it.rank)
     };
-    let around = read(run, &is_blamed, rank, straggler.ratio, gpus);
-    let why = cause::judge(&around);
+    let read = read(run, &is_blamed, rank, straggler.ratio, gpus);
+    let why = causes.take(&place, cause::judge(&read));
     let price = price_of(run, gpus);
     let ranks = run.ranks.len() as u64;
     let losing = straggler
@@ -148,12 +192,11 @@ fn of_straggler(
             without,
         ));
     }
-    let causes = why.0.iter().flat_map(|it| it.readings.iter().cloned());
-    readings.extend(causes);
-    readings.extend(around.beside());
+    readings.extend(why.0.iter().flat_map(|it| it.readings.iter().cloned()));
+    readings.extend(read.beside());
     Signal {
         family: Family::Straggler,
-        place: place(run, Some(rank)),
+        place,
         severity: Severity::Warning,
         what: match straggler.confidence {
             Confidence::Low => "probably makes the other ranks wait",
@@ -214,7 +257,12 @@ fn slower_than_before(run: &RunSnapshot, before: &SlowerThanBefore, gpus: &Gpus<
 }
 
 /// The one node of the run, or the one GPU, whose clocks are below those of the others, and why.
-fn held_back(run: &RunSnapshot, slowdown: &Slowdown, gpus: &Gpus<'_>) -> Option<(Place, Cause)> {
+fn held_back(
+    around: &Around<'_>,
+    slowdown: &Slowdown,
+    causes: &mut Causes,
+) -> Option<(Place, Cause)> {
+    let (run, gpus) = (around.run, around.gpus);
     let clock = |it: &RankSnapshot| gpu_of(run, it, gpus)?.clock;
     let usual = median(&mut run.ranks.iter().filter_map(clock).collect::<Vec<_>>())?;
     let is_low = |it: &RankSnapshot| clock(it).is_some_and(|own| own < LOW_CLOCK * usual);
@@ -224,6 +272,9 @@ fn held_back(run: &RunSnapshot, slowdown: &Slowdown, gpus: &Gpus<'_>) -> Option<
     for other in low {
         (count, is_one_node) = (count + 1, is_one_node && other.node == first.node);
     }
+    if !is_one_node {
+        return None;
+    }
     let own = place(run, Some(first));
     let place = Place {
         gpu: own.gpu.filter(|_| count == 1),
@@ -231,8 +282,12 @@ fn held_back(run: &RunSnapshot, slowdown: &Slowdown, gpus: &Gpus<'_>) -> Option<
         ..own
     };
     let ratio = slowdown.change.ratio;
-    let why = cause::judge(&read(run, &is_low, first, ratio, gpus));
-    is_one_node.then(|| (place, why.cause()))
+    let why = causes.take(
+        &place,
+        cause::judge(&read(run, &is_low, first, ratio, gpus)),
+    );
+    let cause = why.cause();
+    Some((place, cause))
 }
 
 /// What the readings of its GPU and node say beside those of its peers: the ranks of its stage that are
@@ -396,7 +451,13 @@ mod tests {
                 ended_at: Timestamp::default(),
                 step_ns: 0,
             };
-            let told = signals(&run, &judged, &History::default(), &Gpus::new());
+            let around = Around {
+                run: &run,
+                judged: &judged,
+                history: &History::default(),
+                gpus: &Gpus::new(),
+            };
+            let told = signals(&around, &mut Causes::default());
             assert_eq!(told.len(), 1);
             assert_eq!(told[0].what, expected);
             assert_eq!(told[0].confidence, Some(other), "of the surest");
