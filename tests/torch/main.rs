@@ -143,7 +143,7 @@ fn a_job_shows_its_slow_rank_gives_a_profile_while_it_runs_and_says_who_failed_f
     );
     wait::until("the map of ranks and time shows it", SHOWN_LIMIT, || {
         let page = server.get(&format!("/clusters/{CLUSTER}/jobs/{job}/0"));
-        let words = format!("Over this time rank {SLOW} computed longest");
+        let words = format!("Over this time rank {SLOW} took longest for its own part");
         let peak = "that the run itself states as its fp32 peak";
         (page.text().contains(&words) && page.text().contains(peak)).then_some(())
     });
