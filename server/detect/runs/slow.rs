@@ -20,10 +20,11 @@ use gpufleet_analysis::straggler::{Confidence, Straggler};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 
+use super::snapshot::host_of;
 use super::{
     Gpus, RankSnapshot, RunSnapshot, changed, gpu_of, is_broken, place, price_of, seconds,
 };
-use crate::detect::gather::GpuSnapshot;
+use crate::detect::gather::{GpuSnapshot, Host};
 use crate::runs::ring::Ring;
 use crate::runs::{Judged, Slowdown, SlowerThanBefore};
 
@@ -305,24 +306,42 @@ pub(super) fn read(
         .filter(|it| !is_blamed(it) && it.stage == rank.stage);
     let others: Vec<&RankSnapshot> = others.collect();
     let (data_wait, collective_wait) = waits(rank, &others);
-    let Some(own) = gpu_of(run, rank, gpus) else {
-        return cause::Rank {
-            slowness: ratio,
-            data_wait,
-            collective_wait,
-            ..cause::Rank::default()
-        };
+    let machines = match gpu_of(run, rank, gpus) {
+        Some(own) => {
+            let peers = others.iter().filter_map(|it| gpu_of(run, it, gpus));
+            read_of_gpu(own, &peers.collect::<Vec<_>>())
+        }
+        None => {
+            let own = host_of(run, rank, gpus).unwrap_or_default();
+            let peers = others.iter().filter_map(|it| host_of(run, it, gpus));
+            read_of_host(&own, &peers.collect::<Vec<_>>())
+        }
     };
-    let peers: Vec<&GpuSnapshot> = others
-        .iter()
-        .filter_map(|it| gpu_of(run, it, gpus))
-        .collect();
+    let is_beside = |it: &&RankSnapshot| !it.node.is_empty() && it.node == rank.node;
+    let are_beside = !others.is_empty() && others.iter().all(is_beside);
     cause::Rank {
         slowness: ratio,
         data_wait,
         collective_wait,
-        ..read_of_gpu(own, &peers)
+        ..match are_beside {
+            true => on_one_machine(machines),
+            false => machines,
+        }
     }
+}
+
+/// What presses a machine presses all ranks on it: of those, what is not read of it is no difference.
+fn on_one_machine(mut read: cause::Rank) -> cause::Rank {
+    let pressures = [
+        &mut read.steal,
+        &mut read.cpu_pressure,
+        &mut read.memory_pressure,
+        &mut read.io_pressure,
+    ];
+    for pressure in pressures.into_iter().filter(|it| it.own.is_none()) {
+        *pressure = Pair::new(0.0, 0.0);
+    }
+    read
 }
 
 /// What the readings of a GPU and its node say beside those of its peers.
@@ -331,27 +350,39 @@ pub(in crate::detect) fn read_of_gpu(own: &GpuSnapshot, peers: &[&GpuSnapshot]) 
         own: of(own),
         like: median(&mut peers.iter().filter_map(|it| of(it)).collect::<Vec<_>>()),
     };
-    let down = pair(|it| it.host.nics_down.map(f64::from));
-    let down = down.own.zip(down.like);
     let known = [own.has_remap_failure, own.has_remap_pending];
     let has_remap_trouble = known.iter().any(Option::is_some);
+    let hosts: Vec<Host> = peers.iter().map(|it| it.host).collect();
     cause::Rank {
         sm_clock: pair(|it| it.clock),
         heat_part: pair(|it| it.rates.heat_now),
         brake_part: pair(|it| it.rates.brake_now),
         cap_part: pair(|it| it.rates.cap_now),
         temperature: pair(|it| it.temperature),
-        steal: pair(|it| it.host.steal),
-        cpu_pressure: pair(|it| it.host.cpu_pressure),
-        memory_pressure: pair(|it| it.host.memory_pressure),
-        io_pressure: pair(|it| it.host.io_pressure),
         is_broken: Some(is_broken(own)),
         ecc_uncorrectable: own.rates.uncorrected,
         ecc_corrected_per_hour: own.rates.corrected.map(|it| it as f64),
         has_remap_trouble: has_remap_trouble.then(|| known.contains(&Some(true))),
         pcie_part: own.links.pcie_part(),
         nvlinks_down: own.links.nvlinks_down(),
-        nic_errors: pair(|it| it.host.nic_errors),
+        ..read_of_host(&own.host, &hosts)
+    }
+}
+
+/// What the readings of a machine say beside those of its peers' machines.
+fn read_of_host(own: &Host, peers: &[Host]) -> cause::Rank {
+    let pair = |of: fn(&Host) -> Option<f64>| Pair {
+        own: of(own),
+        like: median(&mut peers.iter().filter_map(of).collect::<Vec<_>>()),
+    };
+    let down = pair(|it| it.nics_down.map(f64::from));
+    let down = down.own.zip(down.like);
+    cause::Rank {
+        steal: pair(|it| it.steal),
+        cpu_pressure: pair(|it| it.cpu_pressure),
+        memory_pressure: pair(|it| it.memory_pressure),
+        io_pressure: pair(|it| it.io_pressure),
+        nic_errors: pair(|it| it.nic_errors),
         nics_down: down.map(|(own, like)| (own - like).max(0.0) as u32),
         ..cause::Rank::default()
     }
@@ -402,65 +433,4 @@ impl Means {
 }
 
 #[cfg(test)]
-mod tests {
-    use gpufleet_analysis::straggler::Verdict;
-    use gpufleet_telemetry::time::Timestamp;
-
-    use super::*;
-
-    #[test]
-    fn the_ranks_of_a_node_are_told_as_surely_as_the_surest_of_them() {
-        let rank = |rank| RankSnapshot {
-            rank,
-            node: if rank < 2 { "node-1" } else { "node-2" }.into(),
-            ..RankSnapshot::default()
-        };
-        let run = RunSnapshot {
-            ranks: (0..4).map(rank).collect(),
-            ..RunSnapshot::default()
-        };
-        for (other, expected) in [
-            (
-                Confidence::Low,
-                "the ranks of this node probably make the others wait",
-            ),
-            (
-                Confidence::High,
-                "the ranks of this node make the others wait",
-            ),
-        ] {
-            let slow = |(rank, confidence)| Straggler {
-                rank,
-                since_step: 1,
-                ratio: 1.5,
-                z: 9.0,
-                window: 10,
-                confidence,
-                price: None,
-            };
-            let stragglers = [(0, Confidence::Low), (1, other)].map(slow).to_vec();
-            let judged = Judged {
-                verdict: Verdict {
-                    stragglers,
-                    ..Verdict::default()
-                },
-                since: BTreeMap::new(),
-                slower: None,
-                before: None,
-                step: 100,
-                ended_at: Timestamp::default(),
-                step_ns: 0,
-            };
-            let around = Around {
-                run: &run,
-                judged: &judged,
-                history: &History::default(),
-                gpus: &Gpus::new(),
-            };
-            let told = signals(&around, &mut Causes::default());
-            assert_eq!(told.len(), 1);
-            assert_eq!(told[0].what, expected);
-            assert_eq!(told[0].confidence, Some(other), "of the surest");
-        }
-    }
-}
+mod tests;

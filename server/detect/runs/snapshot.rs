@@ -10,7 +10,7 @@ use gpufleet_telemetry::training::CollectivesFrom;
 
 use super::{Gpus, slow};
 use crate::detect::detector::TickSnapshot;
-use crate::detect::gather::GpuSnapshot;
+use crate::detect::gather::{GpuSnapshot, Host};
 use crate::runs::{Judged, Rank, Run, RunKey, Stuck};
 
 /// Ranks whose steps are looked at beside a slow one's: more change no median.
@@ -45,18 +45,32 @@ pub(in crate::detect) struct RankSnapshot {
     pub(super) heard: Timestamp,
     /// What its last steps are on average, of those that are compared.
     pub(super) means: Option<slow::Means>,
+    /// Of one whose GPU is not known, or that has none.
+    pub(super) machine: Option<Machine>,
+}
+
+/// The machine of a rank.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Machine {
+    pub(super) host: Host,
+    /// What a second of a rank costs on it, where it has no GPU.
+    pub(super) price: Option<i64>,
 }
 
 /// A run in which something may be wrong, with the means of the ranks that are blamed and of their peers.
 pub(super) fn whole(key: &RunKey, pace: Option<&Judged>, tick: &TickSnapshot<'_>) -> RunSnapshot {
     let blamed = pace.into_iter().flat_map(|it| &it.verdict.stragglers);
     let blamed: Vec<u32> = blamed.map(|it| it.rank).collect();
-    let run = tick.runs().look(key, |run| seen(key, run, &blamed));
+    let run = tick.runs().look(key, |run| seen((key, run), &blamed, tick));
     run.unwrap_or_default()
 }
 
 /// It as it is now, with the means of these ranks and of some others.
-pub(in crate::detect) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
+pub(in crate::detect) fn seen(
+    (key, run): (&RunKey, &Run),
+    blamed: &[u32],
+    tick: &TickSnapshot<'_>,
+) -> RunSnapshot {
     let ranks = run.ranks.iter().filter(|(_, it)| it.facts.end.is_none());
     let reading = |it: &Rank, metric: Metric| it.facts.reading(metric.id);
     let of = |(place, (number, it)): (usize, (&u32, &Rank))| RankSnapshot {
@@ -71,6 +85,7 @@ pub(in crate::detect) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSna
         means: (!blamed.is_empty() && (place < PEERS || blamed.contains(number)))
             .then(|| slow::Means::of(&it.ring))
             .flatten(),
+        machine: machine(key, it, tick),
     };
     RunSnapshot {
         cluster: key.cluster.to_string(),
@@ -80,6 +95,26 @@ pub(in crate::detect) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSna
         stuck: run.stuck.clone(),
         stepped_at: run.living().filter_map(|(_, it)| it.ring.ended_at()).max(),
     }
+}
+
+/// What is known of the machine of a rank whose GPU is not.
+fn machine(key: &RunKey, rank: &Rank, tick: &TickSnapshot<'_>) -> Option<Machine> {
+    let gpu = (&*key.cluster, &*rank.facts.gpu);
+    if tick.gpus.contains_key(&gpu) {
+        return None;
+    }
+    let name = (Arc::clone(&key.cluster), Arc::clone(&rank.facts.node));
+    let of_node = tick.nodes.get(&name)?;
+    Some(Machine {
+        host: of_node.host,
+        price: of_node.rank_price,
+    })
+}
+
+/// How pressed a rank's machine is.
+pub(super) fn host_of(run: &RunSnapshot, rank: &RankSnapshot, gpus: &Gpus<'_>) -> Option<Host> {
+    let of_gpu = gpu_of(run, rank, gpus).map(|it| it.host);
+    of_gpu.or(rank.machine.map(|it| it.host))
 }
 
 /// What is known of a rank's GPU.
@@ -93,7 +128,10 @@ pub(super) fn gpu_of<'a>(
 
 /// What a second of all its GPUs costs, as one of them on average.
 pub(in crate::detect) fn price_of(run: &RunSnapshot, gpus: &Gpus<'_>) -> Option<i64> {
-    let of = |rank: &RankSnapshot| gpu_of(run, rank, gpus).and_then(|it| it.price);
+    let of = |rank: &RankSnapshot| match gpu_of(run, rank, gpus) {
+        Some(gpu) => gpu.price,
+        None => rank.machine.and_then(|it| it.price),
+    };
     let all = run.ranks.iter().map(|it| Losing::gpus(1, of(it)));
     let all = all.fold(Losing::default(), |sum, it| sum.and(&it));
     all.nano_usd_per_gpu_second
