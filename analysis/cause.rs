@@ -20,6 +20,7 @@
 //! A cause that explains [`NAMED`] of the excess is named, the greatest first; of the others those with
 //! [`ALSO`]. Beside any verdict stand its temperature and what it waits in collectives
 //! ([`Rank::beside`]): who makes others wait waits less than they do itself. Nothing that large: unknown. What both the rank and its peers show explains nothing.
+//! One look reads what was so for seconds: what is told over minutes is what most looks name ([`Looks`]).
 //!
 //! Measured (the test): of 20 seeded faults of each of 13 causes, among decoys and with readings
 //! missing, 17 to 20 are named, none wrongly, the rest is unknown; of 100 pairs 98 are named, none
@@ -33,9 +34,12 @@ use gpufleet_telemetry::catalog::Unit;
 use serde::{Deserialize, Serialize};
 
 pub mod before;
+mod looks;
 
 #[cfg(test)]
 mod tests;
+
+pub use looks::{LOOKS, Looks};
 
 /// Part of the excess that a named cause explains at least.
 pub const NAMED: f64 = 0.35;

@@ -5,7 +5,6 @@
 //! steps; more than 5 % of the last 200 steps skipped by the loss scaler; loss the same to the bit
 //! for 50 steps. Trend and σ are exponential means (1 in 50 steps) that take a step in at most 3σ
 //! far off, so that a burst does not teach them; after 200 steps above it a loss is the new trend.
-//! Price: the GPU-time since the onset, which is the checkpoint question too.
 //!
 //! Bursts between two steps: who tells one reading of many tells beside it what three in a row of all of them held
 //! ([`Held`]): a loss 6σ and a quarter above its trend, a gradient norm as above. That is above a threshold exactly when
@@ -363,10 +362,4 @@ impl Onsets {
             same: step,
         }
     }
-}
-
-/// GPU-nanoseconds since the onset: what a run that learns nothing has burnt.
-pub fn burnt_gpu_ns(onset_at_ns: i64, now_ns: i64, gpus: u32) -> u128 {
-    let since = u64::try_from(now_ns.saturating_sub(onset_at_ns)).unwrap_or(0);
-    u128::from(since) * u128::from(gpus)
 }

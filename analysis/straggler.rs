@@ -208,8 +208,6 @@ pub struct Price {
     /// What it would take without this rank's excess over the slowest that is not blamed; of more than a quarter of
     /// a stage, without that of all on its machine.
     pub without_ns: u64,
-    /// GPU-nanoseconds that all ranks lost since its first slow step.
-    pub lost_gpu_ns: u128,
 }
 
 /// A stage with more work than the others: a matter of the split, of no rank.
@@ -298,7 +296,6 @@ struct Rank {
     /// The same of the other stages of its column.
     column: Vec<i16>,
     blamed_since: Option<u64>,
-    lost_ns: u64,
 }
 
 /// Most bytes that are kept of a rank, its number and what it is held with.

@@ -1,7 +1,7 @@
 """Real training on the CPU: a small language model, data parallel over gloo, told by gpufleet's hooks.
 
 Started by scripts/demo_training.sh and by a test, one process for each rank, with torch's usual
-variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). One rank may be slowed, one may be killed.
+variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). One rank may wait longer for its data, one may be killed.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import time
 import gpufleet
 import torch
 import torch.distributed
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 VOCABULARY = 128
 LENGTH = 32
@@ -36,7 +36,7 @@ def arguments():
     parser.add_argument("--steps", type=int, default=100_000, help="steps to train")
     parser.add_argument("--step-seconds", type=float, default=0.2, help="least time of a rank's own work in a step")
     parser.add_argument("--checkpoint-every", type=int, default=100, help="steps from one checkpoint to the next")
-    parser.add_argument("--slow-rank", type=int, default=-1, help="this rank works longer")
+    parser.add_argument("--slow-rank", type=int, default=-1, help="this rank waits longer for each batch")
     parser.add_argument("--slow-by", type=float, default=0.5, help="so much longer, as a share of a step")
     parser.add_argument("--slow-while", default="", help="only while this file is there")
     parser.add_argument("--slow-after", type=int, default=0, help="from this step on")
@@ -46,12 +46,16 @@ def arguments():
     return parser.parse_args()
 
 
-def batches(rank):
-    """Batches without end; each rank has its own."""
+def batches(rank, late):
+    """Batches without end; each rank has its own. What makes one takes so many seconds longer as `late` says."""
+
+    def collate(samples):
+        time.sleep(late())
+        return default_collate(samples)
+
     generator = torch.Generator().manual_seed(rank)
     ids = torch.randint(0, VOCABULARY, (512, LENGTH), generator=generator)
-    loader = DataLoader(TensorDataset(ids), batch_size=8, shuffle=True, generator=generator)
-    return loader
+    return DataLoader(TensorDataset(ids), batch_size=8, shuffle=True, generator=generator, collate_fn=collate)
 
 
 def peak_flops():
@@ -73,12 +77,16 @@ def average_gradients(run, model, world):
             parameter.grad /= world
 
 
-def work(until, options, rank, step):
-    """A GPU would be at it for so long; a throttling one longer."""
+def lateness(options, rank, step):
+    """How much longer a rank waits for the batch of a step, seconds: one whose input is slow does."""
     is_slow = rank == options.slow_rank and step > options.slow_after
     if options.slow_while:
         is_slow = is_slow and os.path.exists(options.slow_while)
-    until += options.slow_by * options.step_seconds if is_slow else 0.0
+    return options.slow_by * options.step_seconds if is_slow else 0.0
+
+
+def work(until):
+    """A GPU would be at it for so long."""
     time.sleep(max(0.0, until - time.monotonic()))
 
 
@@ -93,8 +101,8 @@ def train(options):
         total_steps=options.steps, mesh=mesh, tags={"demo": "training"}, dtype="fp32", peak_flops=peak_flops()
     )
     run.flops(per_token=6 * sum(parameter.numel() for parameter in model.parameters()))
-    loader = run.data(batches(rank))
     step = 0
+    loader = run.data(batches(rank, lambda: lateness(options, rank, step + 1)))
     while step < options.steps:
         for (ids,) in loader:
             began = time.monotonic()
@@ -103,7 +111,7 @@ def train(options):
                 loss = torch.nn.functional.cross_entropy(words.flatten(0, 1), ids[:, 1:].flatten())
             with run.phase("backward"):
                 loss.backward()
-                work(began + options.step_seconds, options, rank, step + 1)
+                work(began + options.step_seconds)
             average_gradients(run, model, world)
             with run.phase("optimizer"):
                 optimizer.step()

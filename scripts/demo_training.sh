@@ -3,7 +3,7 @@
 # over gloo, told by gpufleet's hooks. Prints where its page is, and runs until Ctrl-C.
 #
 #   scripts/demo_training.sh                                   three ranks
-#   scripts/demo_training.sh --slow-rank 1                     one of them works longer
+#   scripts/demo_training.sh --slow-rank 1                     one of them waits longer for its data
 #   scripts/demo_training.sh --kill-rank 2 --kill-at-step 300  one kills itself
 #   scripts/demo_training.sh --ranks 2 --steps 500             --ranks stands first
 #

@@ -95,12 +95,14 @@ TOML
     fi
 }
 
+# What `make demo-training` computes on has a price too: about what a cloud takes for a CPU core.
 start_server() {
     start server "$programs/gpufleet-server" \
         --set "web.listen=127.0.0.1:$web_port" \
         --set "ingest.grpc_listen=127.0.0.1:$grpc_port" \
         --set "ingest.http_listen=127.0.0.1:$http_port" \
         --set "ingest.spool_dir=$home/server-spool" \
+        --set "detect.gpu_hour_usd={ 'local/CPU' = '0.05' }" \
         --set "store.url=sqlite:$home/server.db"
     answers server "http://127.0.0.1:$web_port/api/v1/health"
 }

@@ -166,7 +166,7 @@ section! {
         /// What an hour of one GPU costs where its node tells no machine type of which a price is known:
         /// by the card's name as NVML spells it, or by cluster and name, in the currency of cost.currency:
         /// "NVIDIA H100 80GB HBM3" = "11.06", "lab/NVIDIA H100 80GB HBM3" = "2.10". What has no price is
-        /// unpriced, never free.
+        /// unpriced, never free. "CPU" is what a rank costs on a machine without a GPU: "lab/CPU" = "0.05".
         pub gpu_hour_usd: BTreeMap<String, String> = BTreeMap::new(),
     }
 }

@@ -243,12 +243,6 @@ fn a_new_level_becomes_the_trend_and_ends_the_finding() {
 }
 
 #[test]
-fn the_price_is_gpu_time_since_the_onset() {
-    assert_eq!(burnt_gpu_ns(1_000, 3_000, 64), 128_000);
-    assert_eq!(burnt_gpu_ns(3_000, 1_000, 64), 0);
-}
-
-#[test]
 fn the_state_is_at_most_64_bytes() {
     assert!(size_of::<Watch>() <= 64, "{}", size_of::<Watch>());
 }

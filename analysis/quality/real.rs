@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::REAL;
-use crate::regression;
 use crate::regression::tests::real::{repeats, runs, slower};
 use crate::straggler::tests::real::{Job, STAGES, job, replay};
 
@@ -69,9 +68,7 @@ pub(super) fn section() -> Option<String> {
         );
     }
     let steps: usize = runs.iter().map(|it| it.steps.len()).sum();
-    let alarms = runs
-        .iter()
-        .map(|it| regression::merged(&slower(&it.steps)).len());
+    let alarms = runs.iter().map(|it| slower(&it.steps).len());
     let alarms: usize = alarms.sum();
     let rate = 1_000.0 * alarms as f64 / steps as f64;
     row(

@@ -78,7 +78,8 @@ fn nothing_is_said_of_no_steps_few_steps_unknown_times_and_quiet_ones() {
 }
 
 #[test]
-fn a_recovery_ends_it_and_the_next_rise_is_told_again_once_for_periodic_ones() {
+fn after_a_recovery_the_next_rise_is_told_again_and_those_that_come_back_are_known_by_their_distance()
+ {
     let mut times = steps(7, 1_800, 0.005, 0, 0.0);
     for (step, wall) in times.iter_mut().enumerate() {
         *wall *= if step >= 100 && (step / 100) % 2 == 0 {
@@ -90,24 +91,29 @@ fn a_recovery_ends_it_and_the_next_rise_is_told_again_once_for_periodic_ones() {
     let found = watched(&times);
     assert_eq!(found[0].direction, Direction::Slower);
     assert_eq!(found[1].direction, Direction::Faster);
-    let told = merged(&found);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0].1, 8);
-    assert_eq!(merged(&found[..3]).len(), 2, "two are no period");
+    let mut rises = Rises::default();
+    let slower = found.iter().filter(|it| it.direction == Direction::Slower);
+    let every = slower.map(|it| {
+        rises.push(it.since_step);
+        rises.every()
+    });
+    let every: Vec<Option<u64>> = every.collect();
+    assert_eq!(every.len(), 8);
+    assert_eq!(every[..2], [None; 2], "two are no period");
+    let is_period = |it: &Option<u64>| it.is_some_and(|it| it.abs_diff(200) < 10);
+    assert!(every[2..].iter().all(is_period), "{every:?}");
 }
 
 #[test]
-fn small_changes_add_up_against_the_first_baseline() {
+fn small_changes_add_up_against_what_was_before_the_first() {
     let mut times = steps(8, 800, 0.002, 0, 0.0);
     for (step, wall) in times.iter_mut().enumerate() {
         *wall *= 1.03_f64.powi((step / 200) as i32);
     }
     let found = watched(&times);
     assert_eq!(found.len(), 3, "{found:?}");
-    assert!(
-        found[2].ratio < 1.04 && found[2].ratio_to_first > 1.07,
-        "{found:?}"
-    );
+    let all = found[0].and(&found[1]).and(&found[2]);
+    assert!(found[2].ratio < 1.04 && all.ratio > 1.07, "{all:?}");
 }
 
 #[test]

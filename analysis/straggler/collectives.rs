@@ -4,7 +4,7 @@
 //! the wait of a rank is its duration above the shortest. Its busy time is the step's wall time
 //! without its waits in all of its communicators; adding them up keeps a wait that is inherited (a
 //! tensor-parallel neighbour of a rank that its data-parallel group waits for) from looking like
-//! its cause. When the shortest durations grow themselves, the network is slow and no rank is.
+//! its cause. Where the shortest durations grow themselves the network is slow, which is [`crate::slow_link`]'s to say.
 //!
 //! Limits: durations of AllReduce, AllGather and ReduceScatter only ([`Function::synchronises`]);
 //! waits below [`FLOOR_NS`] are noise; a rank without a measured collective gets no reading. Collectives that run
@@ -14,16 +14,11 @@
 use std::collections::BTreeMap;
 
 use super::{Reading, Seat};
-use crate::robust::median;
 
 /// Waits up to this are launch jitter, nanoseconds.
 pub const FLOOR_NS: u64 = 50_000;
-/// Growth of the shortest durations from which the network is called slow.
-pub const SLOW_NETWORK_RATIO: f64 = 1.2;
 /// The greatest part of the time that is taken for waiting.
 pub const MOST_WAIT: f64 = 0.9;
-/// Operations it takes to say so.
-pub const LEAST_OPERATIONS: usize = 10;
 
 /// What a collective does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,17 +93,4 @@ pub fn readings(
         busy_ns: wall_ns - wait_ns.min(most),
     };
     waits(operations).into_iter().map(reading).collect()
-}
-
-/// How much slower the network is, from shortest durations of operations of the same communicator,
-/// function and size: usual and now. None when it is as fast as usual, or too few are known.
-pub fn slower_network(usual_and_now: &[(u64, u64)]) -> Option<f64> {
-    let known = usual_and_now
-        .iter()
-        .filter(|(usual, now)| *usual > 0 && *now > 0);
-    let mut ratios: Vec<f64> = known
-        .map(|(usual, now)| *now as f64 / *usual as f64)
-        .collect();
-    let is_enough = ratios.len() >= LEAST_OPERATIONS;
-    median(&mut ratios).filter(|ratio| is_enough && *ratio >= SLOW_NETWORK_RATIO)
 }

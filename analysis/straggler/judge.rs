@@ -263,7 +263,6 @@ impl Run {
     fn clear(&mut self, number: u32) {
         if let Some(rank) = self.ranks.get_mut(&number) {
             rank.blamed_since = None;
-            rank.lost_ns = 0;
         }
     }
 
@@ -281,10 +280,8 @@ impl Run {
             .position(|x| f64::from(*x) / SCALE > by.slow_step());
         let steps = slow.len() - first.unwrap_or(0);
         let from = self.recent.len().saturating_sub(steps);
-        let recent = &self.recent[from..];
-        rank.blamed_since = Some(recent.first().map_or(rank.last_step, |it| it.step));
-        let own = recent.iter().filter(|it| it.longest == number);
-        rank.lost_ns = own.map(|it| it.excess_ns).sum();
+        let first = self.recent.get(from);
+        rank.blamed_since = Some(first.map_or(rank.last_step, |it| it.step));
     }
 
     fn confidence(&self, stage: Option<u32>, peers: usize, many: bool) -> Confidence {
@@ -320,11 +317,9 @@ impl Run {
             .iter()
             .map(|it| (it.wall_ns - excess(it).min(it.wall_ns)) as f64)
             .collect();
-        let ranks = self.current().count() as u128;
         is_priced.then_some(Price {
             step_ns: median(&mut walls)? as u64,
             without_ns: median(&mut without)? as u64,
-            lost_gpu_ns: u128::from(self.ranks[&number].lost_ns) * ranks,
         })
     }
 

@@ -1,4 +1,4 @@
-//! Taking in a step: each rank's slowness among its peers, the column's, and what it cost.
+//! Taking in a step: each rank's slowness among its peers, the column's, and what the longest took beyond the next.
 //!
 //! Limits: steps at or below the last one are old reports, unless [`super::RESTART_STEPS`] of them
 //! come in order: then the numbers began anew and all that is known is forgotten.
@@ -58,7 +58,7 @@ impl Run {
         let slowest = found.iter().max_by(|a, b| a.x.total_cmp(&b.x));
         let slowest = slowest.map_or((0, 0), |it| (it.rank, scaled(it.x)));
         self.keep_slowness(&mut found, step.step);
-        let (longest, excess_ns) = self.price(&readings);
+        let (longest, excess_ns) = self.longest(&readings);
         let recent = Recent {
             step: step.step,
             wall_ns: step.wall_ns,
@@ -144,7 +144,6 @@ impl Run {
             slow: Vec::new(),
             column: Vec::new(),
             blamed_since: None,
-            lost_ns: 0,
         });
         if (rank.seat.stage, rank.seat.column) != (seat.stage, seat.column) {
             // A rank that moved has other peers: what is known of it compares with the old ones.
@@ -157,9 +156,8 @@ impl Run {
         keep(&mut rank.column, scaled(shared), LONGEST);
     }
 
-    /// The rank that computed longest and how much longer than the next that is not blamed; a
-    /// blamed one pays.
-    fn price(&mut self, readings: &[Reading]) -> (u32, u64) {
+    /// The rank that computed longest and how much longer than the next that is not blamed.
+    fn longest(&self, readings: &[Reading]) -> (u32, u64) {
         let Some(longest) = readings.iter().max_by_key(|it| it.busy_ns) else {
             return (0, 0);
         };
@@ -168,11 +166,6 @@ impl Run {
         let is_other = |it: &&Reading| it.rank != longest.rank && !blamed.contains(&it.rank);
         let next = readings.iter().filter(is_other).map(|it| it.busy_ns).max();
         let excess_ns = next.map_or(0, |next| longest.busy_ns.saturating_sub(next));
-        if let Some(rank) = self.ranks.get_mut(&longest.rank)
-            && rank.blamed_since.is_some()
-        {
-            rank.lost_ns = rank.lost_ns.saturating_add(excess_ns);
-        }
         (longest.rank, excess_ns)
     }
 }

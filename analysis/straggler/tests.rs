@@ -8,7 +8,7 @@ pub(crate) mod real;
 
 use std::collections::BTreeMap;
 
-use super::collectives::{Function, Operation, readings, slower_network};
+use super::collectives::{Function, Operation, readings};
 use super::*;
 
 /// Nanoseconds of a usual step.
@@ -78,9 +78,7 @@ fn a_slow_rank_is_named_with_its_price_within_a_minute_of_steps() {
     assert!((found.ratio - 1.3).abs() < 0.01, "{found:?}");
     run_steps(&mut run, 75..115, 16, 2, from);
     let price = run.judge().stragglers[0].price.expect("walls are known");
-    // 55 slow steps × 30 ms × 16 ranks are 26.4 GPU-seconds; a step falls from 150 to 120 ms.
-    let lost = price.lost_gpu_ns as f64 / 1e9;
-    assert!((lost - 26.4).abs() < 0.5, "{lost}");
+    // A step falls from 150 to 120 ms.
     assert!(price.step_ns.abs_diff(150_000_000) < 500_000, "{price:?}");
     assert!(
         price.without_ns.abs_diff(120_000_000) < 500_000,
@@ -377,18 +375,6 @@ fn collectives_alike_are_told_together_and_nobody_waits_for_longer_than_there_wa
     // 30 µs more than the shortest are jitter, however often.
     assert_eq!(busy(50), [100_000_000, 70_000_000, 100_000_000]);
     assert_eq!(busy(5_000), [100_000_000, 10_000_000, 100_000_000]);
-}
-
-#[test]
-fn shortest_durations_that_grow_are_the_network() {
-    assert_eq!(slower_network(&[(1_000, 4_000); 10]), Some(4.0));
-    assert_eq!(slower_network(&[(1_000, 4_000); 9]), None, "too few");
-    assert_eq!(slower_network(&[(1_000, 1_100); 50]), None);
-    assert_eq!(
-        slower_network(&[(0, 1_100); 50]),
-        None,
-        "nothing to compare with"
-    );
 }
 
 #[test]

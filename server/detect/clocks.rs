@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use gpufleet_analysis::cause::{self, Reading};
+use gpufleet_analysis::cause::{self, Looks, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
@@ -55,8 +55,8 @@ struct Watched {
     run: straggler::Run,
     ticks: u64,
     worked: Timestamp,
-    /// Of each GPU that is told, by its number, since when.
-    told: BTreeMap<u32, Timestamp>,
+    /// Of each GPU that is told, by its number, since when, and the last looks at why.
+    told: BTreeMap<u32, (Timestamp, Looks)>,
 }
 
 impl Detector for Clocks {
@@ -208,17 +208,18 @@ impl Watched {
         let mut signals = Vec::new();
         let mut told = BTreeMap::new();
         for slow in &verdict.stragglers {
-            let since = self.told.get(&slow.rank).copied();
+            let known = self.told.remove(&slow.rank);
             // One that is merely not cleared yet has a z of 0: it was slow by less, and now perhaps all are.
             let is_told =
-                since.is_some() || (slow.ratio >= by.ratio.max(LEAST_RATIO) && slow.z > 0.0);
+                known.is_some() || (slow.ratio >= by.ratio.max(LEAST_RATIO) && slow.z > 0.0);
             let own = around.by_number.get(&slow.rank);
             let Some(own) = own.filter(|it| is_told && around.is_waited_for(it)) else {
                 continue;
             };
-            let since = since.unwrap_or_else(|| self.at(slow.since_step, now));
-            told.insert(slow.rank, since);
-            signals.push(around.signal(own, slow, since));
+            let new = || (self.at(slow.since_step, now), Looks::default());
+            let (since, mut looks) = known.unwrap_or_else(new);
+            signals.push(around.signal(own, slow, since, &mut looks));
+            told.insert(slow.rank, (since, looks));
         }
         self.told = told;
         Ok(signals)
@@ -273,14 +274,20 @@ impl<'a> Around<'a> {
         self.together.waits_for(pace, usual)
     }
 
-    fn signal(&self, own: &GpuSnapshot, slow: &Straggler, since: Timestamp) -> Signal {
+    fn signal(
+        &self,
+        own: &GpuSnapshot,
+        slow: &Straggler,
+        since: Timestamp,
+        looks: &mut Looks,
+    ) -> Signal {
         let peers = self.working.iter().filter(|it| it.number != own.number);
         let peers: Vec<&GpuSnapshot> = peers.take(PEERS).copied().collect();
         let read = cause::Rank {
             slowness: slow.ratio,
             ..slow::read_of_gpu(own, &peers)
         };
-        let why = cause::judge(&read);
+        let why = looks.take(cause::judge(&read));
         let name = "its time for the same work by its clock, beside its peers'";
         let mut readings = vec![Reading::new(name, slow.ratio, Some(1.0), Unit::Count)];
         let clock = own.clock.unwrap_or_default();

@@ -205,7 +205,9 @@ pub struct NodeSnapshot {
     /// The type of its GPUs; empty where it has none.
     pub(super) model: Arc<str>,
     resource: Option<Arc<Resource>>,
-    host: Host,
+    pub(super) host: Host,
+    /// What a second of a rank costs, nano-USD, on a machine without a GPU.
+    pub(super) rank_price: Option<i64>,
     /// What a second of one of its GPUs costs, once that was looked up.
     price: Option<Option<i64>>,
 }
@@ -306,6 +308,10 @@ pub(super) fn gather(
             true => *of_node.price.get_or_insert_with(|| of(prices)),
             false => of(prices),
         };
+    }
+    let without = nodes.all.iter_mut().filter(|it| it.1.gpus == 0);
+    for ((cluster, _), of_node) in without {
+        of_node.rank_price = prices.of_rank(cluster);
     }
     kept.forget(now);
     groups.forget();

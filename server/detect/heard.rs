@@ -79,7 +79,10 @@ impl<'a> Heard<'a> {
                 self.hears(place) && is_readable && !self.is_awaited(family, place)
             }
         };
-        let is_it = |it: &(Family, Place)| it.0 == family && it.1.overlaps(place);
+        // What is not known of a run on a node says nothing of the node's own trouble.
+        let is_one_run = |it: &Place| !family.is_of_run() || it.run == place.run;
+        let is_it =
+            |it: &(Family, Place)| it.0 == family && is_one_run(&it.1) && it.1.overlaps(place);
         is_heard && !found.unknown.contains(&family) && !found.unread.iter().any(is_it)
     }
 

@@ -240,7 +240,8 @@ struct OfRun<'a> {
 impl OfRun<'_> {
     /// What its ranks are and wait, of a run of which something is to be told.
     fn seen(&self) -> (runs::RunSnapshot, Option<Waits>) {
-        let look = |run: &Run| (runs::seen(self.key, run, &[]), waits(run));
+        let seen = |run: &Run| runs::seen((self.key, run), &[], self.tick);
+        let look = |run: &Run| (seen(run), waits(run));
         self.tick.runs().look(self.key, look).unwrap_or_default()
     }
 

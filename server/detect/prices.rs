@@ -22,6 +22,9 @@ pub struct Prices {
     known: HashMap<[String; 5], HashMap<u32, Option<i64>>>,
 }
 
+/// The name of what a rank computes on that is on a machine without a GPU.
+const CPU: &str = "CPU";
+
 /// A price that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -79,6 +82,12 @@ impl Prices {
             return Reason::WarmStandby;
         }
         status.reason
+    }
+
+    /// Nano-USD a second of a rank on a machine without a GPU: what people say, because nothing says what part of its
+    /// machine one takes.
+    pub fn of_rank(&mut self, cluster: &str) -> Option<i64> {
+        self.of(cluster, None, CPU, 1)
     }
 
     /// Nano-USD a second of one GPU of a node that has so many of this model.
@@ -153,6 +162,19 @@ mod tests {
             None,
             "unpriced, not free"
         );
+    }
+
+    #[test]
+    fn a_rank_without_a_gpu_costs_what_is_said_of_its_cluster_and_nothing_known_elsewhere() {
+        let terms = Terms::of(Sources {
+            cost: crate::money::CostConfig::default(),
+            gpu_hour_usd: BTreeMap::from([("lab/CPU".to_owned(), "3.6".to_owned())]),
+            files: Vec::new(),
+            stored: Vec::new(),
+        });
+        let mut prices = Prices::at(Arc::new(terms), Timestamp::from_seconds(1_795_000_000));
+        assert_eq!(prices.of_rank("lab"), Some(1_000_000));
+        assert_eq!(prices.of_rank("prod"), None, "unpriced, not free");
     }
 
     #[test]

@@ -5,19 +5,18 @@
 //! their steps; here it is given cause and price. That a run stands, its numbers, and who is slow where steps do
 //! not say so ([`waits`]), are judged here. A run is looked at whole only when something may be wrong with it.
 //!
-//! Limits: state is 200 bytes a run, 3.5 KB of what its machines were like, and 512 a rank of one whose collectives
-//! are judged.
+//! Limits: state is 300 bytes a run, 3.5 KB of what its machines were like, the last looks at each place that is slow, and
+//! 512 a rank of one whose collectives are judged.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::cause::before::History;
 use gpufleet_analysis::hang;
-use gpufleet_analysis::incident::{Family, Place};
+use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::ledger::State as GpuState;
-use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::Basis;
+use gpufleet_analysis::straggler::Silent;
 use gpufleet_telemetry::catalog::{Unit, gpu, training};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -25,12 +24,13 @@ use gpufleet_telemetry::training::CollectivesFrom;
 
 use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use super::gather::{GpuSnapshot, Gpus};
-use crate::runs::{Judged, Rank, Run, RunKey, Runs, State, Stuck};
+use crate::runs::{Judged, Rank, Run, RunKey, Runs, State};
 
 mod changed;
 mod learning;
 mod quiet;
 pub(super) mod slow;
+mod snapshot;
 mod standing;
 #[cfg(test)]
 pub(super) mod tests;
@@ -38,14 +38,13 @@ mod waits;
 
 use learning::Learning;
 pub(super) use quiet::{QUIET_S, is_quiet};
+pub(super) use snapshot::{RankSnapshot, RunSnapshot, price_of, seen};
+use snapshot::{gpu_of, place, whole};
 pub(super) use standing::STANDS;
 use waits::Waits;
 
 /// A rank that was heard within two ticks and what a tick needs.
 const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
-
-/// Ranks whose steps are looked at beside a slow one's: more change no median.
-const PEERS: usize = 64;
 
 /// Numbers that are wrong beside those of the steps before, which take so long to come again, seconds.
 const NUMBERS_LEARN: [&str; 4] = [
@@ -67,6 +66,10 @@ struct Watched {
     waits: Option<Box<Waits>>,
     /// What its machines were like lately, for why it became slower.
     history: History,
+    /// Why those are slow that are.
+    causes: slow::Causes,
+    /// What was told of families of which others tell too, when that was last judged.
+    told: Vec<(Family, Place)>,
 }
 
 /// What is needed of every run.
@@ -85,6 +88,18 @@ struct Brief {
     learning: Option<learning::Reading>,
 }
 
+/// Of what of a run it is known at a tick whether it is so.
+struct Known {
+    /// Who makes the others wait.
+    straggler: bool,
+    /// That it is slower than it was, or than runs before it.
+    pace: bool,
+    /// That its numbers go wrong.
+    numbers: bool,
+    /// That it stands still.
+    hang: bool,
+}
+
 /// A run whose ranks say that they have made no step.
 #[derive(Debug, Clone, Copy)]
 struct BeforeFirst {
@@ -92,37 +107,6 @@ struct BeforeFirst {
     /// Whether it evaluates, saves or restores.
     is_quiet: bool,
     activity: Option<f64>,
-}
-
-/// A run in which something may be wrong.
-#[derive(Debug, Clone, Default)]
-pub(super) struct RunSnapshot {
-    pub(super) cluster: String,
-    pub(super) name: String,
-    pub(super) ranks: Vec<RankSnapshot>,
-    /// How many it says it has; 0 is not said.
-    pub(super) world: u32,
-    /// Collectives that its ranks were told not to come out of.
-    pub(super) stuck: Vec<Stuck>,
-    /// When the newest step of any rank ended.
-    stepped_at: Option<Timestamp>,
-}
-
-/// One of its ranks.
-#[derive(Debug, Clone, Default)]
-pub(super) struct RankSnapshot {
-    pub(super) rank: u32,
-    pub(super) node: Arc<str>,
-    pub(super) gpu: Arc<str>,
-    pub(super) stage: Option<u32>,
-    /// How many collectives it is in, and for how long in the oldest; none is not known.
-    pub(super) in_flight: Option<(f64, f64)>,
-    /// Where what is known of its collectives comes from.
-    pub(super) collectives: Option<CollectivesFrom>,
-    /// When it was last heard: what it says else is of then.
-    heard: Timestamp,
-    /// What its last steps are on average, of those that are compared.
-    means: Option<slow::Means>,
 }
 
 impl Detector for RunWatches {
@@ -227,6 +211,8 @@ impl Watched {
             learning: Learning::default(),
             waits: None,
             history: History::default(),
+            causes: slow::Causes::default(),
+            told: Vec::new(),
         }
     }
 
@@ -257,7 +243,6 @@ impl Watched {
 
     /// One run that goes on.
     fn judge(&mut self, key: &RunKey, tick: &TickSnapshot<'_>, found: &mut Findings) {
-        let (gpus, now) = (tick.gpus, tick.now);
         let Some(brief) = tick.runs().look(key, |run| brief(key, run, tick)) else {
             return;
         };
@@ -265,75 +250,147 @@ impl Watched {
             let quiet = (key.cluster.to_string(), key.run.to_string());
             found.quiet.insert(quiet);
         }
-        // What it does beside training says nothing of its pace.
-        if brief.judged.is_some() && !brief.is_quiet && !brief.stands && self.history.is_due(now) {
-            let machines = tick
-                .runs()
-                .look(key, |run| changed::machines(key, run, gpus));
-            self.history.push(now, &machines.unwrap_or_default());
-        }
-        let verdict = brief.judged.as_ref().map(|it| &it.verdict);
-        // A run that stands repeats its last verdict, which says nothing of now.
-        let is_told = verdict.is_some_and(|it| it.silent.is_none()) && !brief.stands;
+        self.remember(key, &brief, tick);
         let by_collectives = self.by_collectives(key, &brief, tick);
         if by_collectives.is_some() {
             found.by_collectives.insert(key.clone());
         }
-        // Steps in which nobody tells waits name nobody who makes the others wait.
-        let is_straggler_told = match brief.asks_collectives {
-            true => by_collectives.is_some(),
-            false => is_told,
-        };
-        if !is_straggler_told {
-            found.unjudged.insert(unjudged(Family::Straggler, key));
-        }
-        if !is_told {
-            found.unjudged.insert(unjudged(Family::Slower, key));
-        }
-        let pace = slow::together(brief.judged.as_ref().filter(|_| is_told), by_collectives);
-        let troubles = self
+        let mut known = Known::of(&brief, by_collectives.is_some());
+        let pace = slow::together(brief.judged.as_ref().filter(|_| known.pace), by_collectives);
+        let numbers = self
             .learning
-            .observe(brief.learning.as_ref(), &tick.by.loss, now);
-        if brief.learning.is_none() {
-            found.unjudged.insert(unjudged(Family::Training, key));
-        }
-        let may_stand = self.hang.may_stand(now, &tick.by.hang);
-        let run = if may_stand || pace.is_some() || !troubles.is_empty() {
-            let blamed = pace.iter().flat_map(|it| &it.verdict.stragglers);
-            let blamed: Vec<u32> = blamed.map(|it| it.rank).collect();
-            let seen = tick.runs().look(key, |run| seen(key, run, &blamed));
-            seen.unwrap_or_default()
-        } else {
-            RunSnapshot::default()
+            .observe(brief.learning.as_ref(), &tick.by.loss, tick.now);
+        let numbers = numbers.to_vec();
+        let may_stand = self.hang.may_stand(tick.now, &tick.by.hang);
+        let run = match may_stand || pace.is_some() || !numbers.is_empty() {
+            true => whole(key, pace.as_ref(), tick),
+            false => RunSnapshot::default(),
         };
+        known.hang = self.stands(key, (&run, may_stand), &brief, tick, found);
+        let paces = self.paces(&run, pace.as_ref(), tick.gpus, found);
+        if known.straggler || known.pace {
+            self.causes.turn();
+        }
+        self.tell((Family::Slower, known.pace), paces, found);
+        let price = || price_of(&run, tick.gpus);
+        let numbers = numbers.iter().map(|it| it.signal(&run, price(), tick.now));
+        self.tell((Family::Training, known.numbers), numbers.collect(), found);
+        known.note(key, found);
+    }
+
+    /// Says what is wrong. Of a family that is not judged now, what was told before is neither so nor over; what others
+    /// tell of it, readings over their limits, goes on without.
+    fn tell(
+        &mut self,
+        (family, is_judged): (Family, bool),
+        signals: Vec<Signal>,
+        found: &mut Findings,
+    ) {
+        let is_it = |it: &(Family, Place)| it.0 == family;
+        if is_judged {
+            self.told.retain(|it| !is_it(it));
+            let own = signals.iter().filter(|it| it.family == family);
+            self.told.extend(own.map(|it| (family, it.place.clone())));
+        } else {
+            let unread = self.told.iter().filter(|it| is_it(it));
+            found.unread.extend(unread.cloned());
+        }
+        found.signals.extend(signals);
+    }
+
+    /// What its machines are like now, for why it may become slower: what it does beside training says nothing of its
+    /// pace.
+    fn remember(&mut self, key: &RunKey, brief: &Brief, tick: &TickSnapshot<'_>) {
+        let trains = brief.judged.is_some() && !brief.is_quiet && !brief.stands;
+        if trains && self.history.is_due(tick.now) {
+            let look = |run: &Run| changed::machines(key, run, tick.gpus);
+            let machines = tick.runs().look(key, look);
+            self.history.push(tick.now, &machines.unwrap_or_default());
+        }
+    }
+
+    /// Whether it stands still, and what it waits for; says whether it would be known that it goes on again.
+    fn stands(
+        &mut self,
+        key: &RunKey,
+        (run, may_stand): (&RunSnapshot, bool),
+        brief: &Brief,
+        tick: &TickSnapshot<'_>,
+        found: &mut Findings,
+    ) -> bool {
         let entered = match may_stand {
-            true => standing::entered(key, &run, tick.fleet, now),
+            true => standing::entered(key, run, tick.fleet, tick.now),
             false => standing::Entered::default(),
         };
         let around = standing::Around {
-            run: &run,
-            gpus,
+            run,
+            gpus: tick.gpus,
             entered: &entered,
         };
-        let standing = standing::judge(&around, &mut self.hang, &brief, tick);
-        if !standing.is_known {
-            found.unjudged.insert(unjudged(Family::Hang, key));
-        }
+        let standing = standing::judge(&around, &mut self.hang, brief, tick);
         if brief.lacks_evidence != standing.lacks_evidence {
             tick.runs().lacks_evidence(key, standing.lacks_evidence);
         }
         found.signals.extend(standing.signal);
-        if let Some(judged) = &pace {
-            let mut signals = slow::signals(&run, judged, &self.history, gpus);
-            let key = (run.cluster.clone(), run.name.clone());
-            if let Some(link) = found.slow_links.get(&key) {
-                slow::explain(&mut signals, link);
-            }
-            found.signals.extend(signals);
+        standing.is_known
+    }
+
+    /// Who makes the others wait, and that it became slower.
+    fn paces(
+        &mut self,
+        run: &RunSnapshot,
+        pace: Option<&Judged>,
+        gpus: &Gpus<'_>,
+        found: &Findings,
+    ) -> Vec<Signal> {
+        let Some(judged) = pace else {
+            return Vec::new();
+        };
+        let around = slow::Around {
+            run,
+            judged,
+            history: &self.history,
+            gpus,
+        };
+        let mut signals = slow::signals(&around, &mut self.causes);
+        let name = (run.cluster.clone(), run.name.clone());
+        if let Some(link) = found.slow_links.get(&name) {
+            slow::explain(&mut signals, link);
         }
-        let price = || price_of(&run, gpus);
-        let troubles = troubles.iter().map(|it| it.signal(&run, price(), now));
-        found.signals.extend(troubles);
+        signals
+    }
+}
+
+impl Known {
+    /// By what is known of a run beside whether it hangs, and whether its collectives say who makes the others wait.
+    fn of(brief: &Brief, by_collectives: bool) -> Self {
+        let verdict = brief.judged.as_ref().map(|it| &it.verdict);
+        // A run that stands repeats its last verdict, which says nothing of now.
+        let silent = verdict.filter(|_| !brief.stands).map(|it| it.silent);
+        let is_paced =
+            |it: Option<Silent>| !matches!(it, Some(Silent::Starting | Silent::RanksMissing));
+        Self {
+            straggler: match brief.asks_collectives {
+                // Steps in which nobody tells waits name nobody who makes the others wait.
+                true => by_collectives,
+                false => silent.is_some_and(|it| it.is_none()),
+            },
+            // A run whose ranks have no peers is slower than it was all the same.
+            pace: silent.is_some_and(is_paced),
+            numbers: brief.learning.is_some(),
+            hang: false,
+        }
+    }
+
+    /// Of what nothing is known it cannot be said that it is over, in families of which nobody else tells.
+    fn note(&self, key: &RunKey, found: &mut Findings) {
+        let families = [
+            (Family::Straggler, self.straggler),
+            (Family::Hang, self.hang),
+        ];
+        let unknown = families.into_iter().filter(|(_, is_known)| !is_known);
+        let unknown = unknown.map(|(family, _)| unjudged(family, key));
+        found.unjudged.extend(unknown);
     }
 }
 
@@ -428,57 +485,6 @@ fn activity<'a>(gpus: impl Iterator<Item = (bool, Option<&'a GpuSnapshot>)>) -> 
     let known = all.filter(|(is_heard, read)| *is_heard || read.is_some());
     let all: Option<Vec<f64>> = known.map(|it| it.1).collect();
     all?.into_iter().reduce(f64::max)
-}
-
-pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
-    let ranks = run.ranks.iter().filter(|(_, it)| it.facts.end.is_none());
-    let reading =
-        |it: &Rank, metric: gpufleet_telemetry::catalog::Metric| it.facts.reading(metric.id);
-    let of = |(place, (number, it)): (usize, (&u32, &Rank))| RankSnapshot {
-        rank: *number,
-        node: Arc::clone(&it.facts.node),
-        gpu: Arc::clone(&it.facts.gpu),
-        stage: it.facts.mesh.pp.map(|it| it.at),
-        in_flight: reading(it, training::COLLECTIVES_IN_FLIGHT)
-            .zip(reading(it, training::COLLECTIVE_OLDEST_AGE)),
-        collectives: it.collectives_from(),
-        heard: it.facts.heard,
-        means: (!blamed.is_empty() && (place < PEERS || blamed.contains(number)))
-            .then(|| slow::Means::of(&it.ring))
-            .flatten(),
-    };
-    RunSnapshot {
-        cluster: key.cluster.to_string(),
-        name: key.run.to_string(),
-        ranks: ranks.enumerate().map(of).collect(),
-        world: run.facts.world,
-        stuck: run.stuck.clone(),
-        stepped_at: run.living().filter_map(|(_, it)| it.ring.ended_at()).max(),
-    }
-}
-
-fn gpu_of<'a>(run: &RunSnapshot, rank: &RankSnapshot, gpus: &Gpus<'a>) -> Option<&'a GpuSnapshot> {
-    gpus.get(&(run.cluster.as_str(), &*rank.gpu)).copied()
-}
-
-/// What a second of all its GPUs costs, as one of them on average.
-pub(super) fn price_of(run: &RunSnapshot, gpus: &Gpus<'_>) -> Option<i64> {
-    let of = |rank: &RankSnapshot| gpu_of(run, rank, gpus).and_then(|it| it.price);
-    let all = run.ranks.iter().map(|it| Losing::gpus(1, of(it)));
-    let all = all.fold(Losing::default(), |sum, it| sum.and(&it));
-    all.nano_usd_per_gpu_second
-}
-
-/// The place of a rank, or of the run where none is to be named.
-fn place(run: &RunSnapshot, rank: Option<&RankSnapshot>) -> Place {
-    let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    Place {
-        cluster: run.cluster.clone(),
-        node: rank.and_then(|it| known(&it.node)),
-        gpu: rank.and_then(|it| known(&it.gpu)),
-        run: Some(run.name.clone()),
-        rank: rank.map(|it| it.rank),
-    }
 }
 
 pub(super) fn is_broken(seen: &GpuSnapshot) -> bool {

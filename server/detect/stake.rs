@@ -46,7 +46,7 @@ fn of(key: &RunKey, tick: &TickSnapshot<'_>) -> Option<AtStake> {
             .map(|it| (Basis::SinceCheckpoint, it.at));
         let began = run.facts.started.map(|at| (Basis::SinceStart, at));
         let (basis, since) = saved.or(began).filter(|_| goes_on)?;
-        let run = runs::seen(key, run, &[]);
+        let run = runs::seen((key, run), &[], tick);
         Some(AtStake { run, basis, since })
     };
     tick.runs().look(key, look).flatten()

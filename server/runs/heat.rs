@@ -1,7 +1,7 @@
-//! Ranks × time: how long each rank computed, compared with its peers at the same time.
+//! Ranks × time: how long each rank computed or waited for its data, compared with its peers at the same time.
 //!
 //! Peers are the ranks of the same pipeline stage, as the straggler detector has them. What is shown
-//! is the mean of a rank's busy time a step in a column, ÷ the median of its peers there. Limits:
+//! is the mean of a rank's own time of a step in a column, ÷ the median of its peers there. Limits:
 //! [`COLUMNS`] columns, [`ROWS`] rows; of a larger run neighbours share a row, which shows the
 //! slowest of them. Costs ranks × log(ranks) a column, and 1 KiB a rank.
 
@@ -44,16 +44,16 @@ pub struct Map {
 /// The pipeline stage of each rank of a run; none where it has no stages.
 pub type Stages = Vec<(u32, Option<u32>)>;
 
-/// Busy time and steps.
+/// A rank's own time, and steps.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sum {
-    busy_ns: u64,
+    own_ns: u64,
     steps: u64,
 }
 
 impl Sum {
     fn mean(self) -> Option<f64> {
-        (self.steps > 0).then(|| self.busy_ns as f64 / self.steps as f64)
+        (self.steps > 0).then(|| self.own_ns as f64 / self.steps as f64)
     }
 }
 
@@ -87,7 +87,7 @@ impl Map {
                 continue;
             };
             for place in [column, COLUMNS] {
-                sums[place].busy_ns = sums[place].busy_ns.saturating_add(times.busy_ns);
+                sums[place].own_ns = sums[place].own_ns.saturating_add(times.own_ns());
                 sums[place].steps = sums[place].steps.saturating_add(per_entry);
             }
         }
@@ -144,7 +144,7 @@ impl Row {
     }
 }
 
-/// What ranks computed in a column, those that did at all.
+/// What ranks took of their own in a column, those that did at all.
 fn sorted(means: &[Option<f64>]) -> Vec<f64> {
     let known = means.iter().filter_map(|it| *it);
     let mut known: Vec<f64> = known.filter(|it| *it > 0.0).collect();
@@ -152,7 +152,7 @@ fn sorted(means: &[Option<f64>]) -> Vec<f64> {
     known
 }
 
-/// One's busy time ÷ the median of the others'; none where the others are not known.
+/// One's own time ÷ the median of the others'; none where the others are not known.
 fn ratio(mine: f64, sorted: &[f64]) -> Option<f64> {
     let own = match mine > 0.0 {
         true => sorted.partition_point(|it| *it < mine),
@@ -201,15 +201,17 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_share_a_row_show_the_slowest_and_stages_are_not_mixed() {
+    fn ranks_that_share_a_row_show_the_slowest_by_all_of_its_own_and_stages_are_not_mixed() {
         let at = |seconds: i64| Timestamp::from_seconds(1_790_000_000 + seconds);
         let mut map = Map::new(at(0)..at(60));
         for rank in 0..128_u32 {
-            // The second stage has twice the work; rank 77 needs half as much again.
-            let busy = if rank < 64 { 100 } else { 200 } + if rank == 77 { 100 } else { 0 };
+            // The second stage has twice the work; rank 77 waits for its data for half as long again.
+            let busy = if rank < 64 { 100 } else { 200 };
+            let data = if rank == 77 { 100 } else { 0 };
             let times = StepTimes {
                 wall_ns: 1_000_000_000,
                 busy_ns: busy * 1_000_000,
+                data_wait_ns: data * 1_000_000,
                 ..StepTimes::default()
             };
             let block = StepBlock {

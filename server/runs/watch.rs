@@ -393,12 +393,11 @@ impl Watched {
             self.since.entry(straggler.rank).or_insert(begun);
         }
         let step_ns = self.pace.step_ns();
-        // A baseline that was learnt while it was slow tells no change back: within half of what is a change it is
-        // as fast again.
-        let over_part = by.slower.change / 2.0;
-        let is_over = |usual_ns: f64| (step_ns as f64) < usual_ns * (1.0 + over_part);
-        self.pace.forget_if(|it| is_over(it.baseline_ns));
-        self.before = self.before.filter(|it| !is_over(it.usual_ns));
+        self.pace.settle(&by.slower);
+        let slower = 1.0 + by.slower.change / 2.0;
+        self.before = self
+            .before
+            .filter(|it| step_ns as f64 >= it.usual_ns * slower);
         Some(Judged {
             verdict,
             since: self.since.clone(),

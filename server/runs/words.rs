@@ -102,9 +102,18 @@ fn running(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> Stri
 fn became_slower(slowdown: &Slowdown, open: &[Incident], currency: &str) -> String {
     let change = &slowdown.change;
     let is_it = |it: &&Incident| it.family == Family::Slower;
+    let takes = match slowdown.rests {
+        true => "took",
+        false => "take",
+    };
+    let again = slowdown.every.map(|it| {
+        let every = text::grouped(it as f64);
+        format!(" again and again, each {every} steps,")
+    });
     format!(
-        "Its steps take {:.0} % longer than they did, since step {} at {} UTC{}. ",
+        "Its steps {takes} {:.0} % longer than they did{} since step {} at {} UTC{}. ",
         (change.ratio - 1.0) * 100.0,
+        again.unwrap_or_else(|| ",".to_owned()),
         text::grouped(change.since_step as f64),
         text::moment(slowdown.began_at),
         because(open.iter().find(is_it), currency)
@@ -325,8 +334,9 @@ mod tests {
                 at_step: 1_230,
                 baseline_ns: 1e9,
                 ratio: 1.118,
-                ratio_to_first: 1.118,
             },
+            every: None,
+            rests: false,
             began_at: Timestamp::from_seconds(1_790_000_000),
             before: None,
             since: None,
@@ -337,6 +347,14 @@ mod tests {
             told.starts_with(begin) && told.ends_with(" UTC. "),
             "{told}"
         );
+        let resting = Slowdown {
+            every: Some(1_000),
+            rests: true,
+            ..slowdown
+        };
+        let told = became_slower(&resting, &[], "USD");
+        let begin = "Its steps took 12 % longer than they did again and again, each 1\u{202f}000 steps, since step 1\u{202f}200 at ";
+        assert!(told.starts_with(begin), "{told}");
         let mut incident = crate::notify::fixture::incident(1);
         (incident.family, incident.cause) = (Family::Slower, Cause::Storage);
         let told = became_slower(&slowdown, &[incident], "USD");

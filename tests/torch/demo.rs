@@ -14,6 +14,10 @@ use super::{ENDED_LIMIT, RANKS, SHOWN_LIMIT, profile, python};
 /// The cluster of `make up`.
 pub(super) const CLUSTER: &str = "local";
 
+/// What a rank costs on a machine without a GPU: a dollar in a thousand seconds.
+pub(super) const PRICE: &str = "detect.gpu_hour_usd={ 'local/CPU' = '3.6' }";
+pub(super) const NANO_USD_PER_SECOND: u64 = 1_000_000;
+
 /// What a shell answers when it was ended by Ctrl-C.
 const INTERRUPTED: i32 = 130;
 

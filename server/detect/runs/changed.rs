@@ -49,9 +49,13 @@ pub(super) fn slower(
 ) -> Signal {
     let change = &slowdown.change;
     let (at, known) = at.map_or((None, Cause::Unknown), |(at, cause)| (Some(at), cause));
-    let now_ns = change.baseline_ns * change.ratio;
+    let longer_ns = change.baseline_ns * change.ratio;
     let step = |nanos: f64| nanos.max(0.0) as u64;
     let (price, ranks) = (price_of(run, gpus), run.ranks.len() as u64);
+    let now_ns = match slowdown.rests {
+        true => change.baseline_ns,
+        false => longer_ns,
+    };
     let losing = Losing::by_step(ranks, step(now_ns), step(change.baseline_ns), price);
     let (why, untold) = match known {
         Cause::Unknown => changed_with(slowdown, history),
@@ -62,9 +66,12 @@ pub(super) fn slower(
         known => known,
     };
     let mut readings = vec![
-        seconds(Slowdown::STEP, now_ns, Some(change.baseline_ns)),
+        seconds(Slowdown::STEP, longer_ns, Some(change.baseline_ns)),
         Reading::new(Slowdown::SINCE, change.since_step as f64, None, Unit::Count),
     ];
+    let every = slowdown.every.map(|it| it as f64);
+    let every = every.map(|it| Reading::new("again after steps", it, None, Unit::Count));
+    readings.extend(every);
     readings.extend(why.0.into_iter().flat_map(|it| it.readings));
     Signal {
         family: Family::Slower,

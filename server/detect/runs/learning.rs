@@ -113,7 +113,9 @@ impl Learning {
 
     fn take(&mut self, before: &Reading, reading: &Reading, by: &Thresholds) -> Vec<Finding> {
         let steps = ((reading.step - before.step) as u64).clamp(1, MOST_STEPS);
-        let first = reading.step as u64 + 1 - steps.min(reading.step as u64);
+        // Who tells it may say any step.
+        let last = reading.step as u64;
+        let first = last.saturating_add(1) - steps.min(last);
         let grew = |of: fn(&Reading) -> Option<f64>| {
             let growth = of(reading)
                 .zip(of(before))
@@ -129,7 +131,7 @@ impl Learning {
             let is_broken = steps - step <= not_finite;
             let is_whole = is_last && is_read && not_finite == 0;
             let step = Step {
-                step: first + step,
+                step: first.saturating_add(step),
                 loss: match is_broken {
                     true => Some(f64::NAN),
                     false => reading.loss.filter(|_| is_whole),

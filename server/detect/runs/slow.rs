@@ -4,11 +4,14 @@
 //! makes it wait is told at that rank's place, so that both are one incident; and where no rank can be named,
 //! because the stages are not told and many ranks are slow, at the one node or GPU of it whose clocks are below the
 //! others'. Where that does not say why, what [`changed`] with it does.
+//!
+//! Limits: why a place is slow is what most of its last looks say, one a tick ([`Looks`]); those of places that are slow
+//! now are kept.
 
 use std::collections::BTreeMap;
 
 use gpufleet_analysis::cause::before::History;
-use gpufleet_analysis::cause::{self, Cause, Pair, Reading};
+use gpufleet_analysis::cause::{self, Cause, Looks, Pair, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
@@ -17,10 +20,11 @@ use gpufleet_analysis::straggler::{Confidence, Straggler};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 
+use super::snapshot::host_of;
 use super::{
     Gpus, RankSnapshot, RunSnapshot, changed, gpu_of, is_broken, place, price_of, seconds,
 };
-use crate::detect::gather::GpuSnapshot;
+use crate::detect::gather::{GpuSnapshot, Host};
 use crate::runs::ring::Ring;
 use crate::runs::{Judged, Slowdown, SlowerThanBefore};
 
@@ -30,59 +34,99 @@ const STEPS: u64 = 40;
 /// A clock below this part of the run's is low: less is noise and temperature.
 const LOW_CLOCK: f64 = 0.95;
 
-/// What is wrong with the pace of the run.
-pub(super) fn signals(
-    run: &RunSnapshot,
-    judged: &Judged,
-    history: &History,
-    gpus: &Gpus<'_>,
-) -> Vec<Signal> {
-    let mut by_node: BTreeMap<&str, Vec<(&Straggler, &RankSnapshot)>> = BTreeMap::new();
-    for straggler in &judged.verdict.stragglers {
-        let rank = run.ranks.iter().find(|it| it.rank == straggler.rank);
-        if let Some(rank) = rank {
-            let of_node = by_node.entry(&rank.node).or_default();
-            of_node.push((straggler, rank));
-        }
+/// A run whose pace is judged, with what surrounds it.
+pub(super) struct Around<'a> {
+    pub(super) run: &'a RunSnapshot,
+    pub(super) judged: &'a Judged,
+    pub(super) history: &'a History,
+    pub(super) gpus: &'a Gpus<'a>,
+}
+
+/// A rank that makes the others wait.
+type Blamed<'a> = (&'a Straggler, &'a RankSnapshot);
+
+/// The last looks at why places of a run are slow, of those that are.
+#[derive(Default)]
+pub(super) struct Causes {
+    known: BTreeMap<Place, Looks>,
+    /// Those of this tick.
+    now: BTreeMap<Place, Looks>,
+}
+
+impl Causes {
+    /// Takes in a look at a place; says what holds over the last ones.
+    fn take(&mut self, place: &Place, look: cause::Verdict) -> cause::Verdict {
+        let mut looks = self.known.remove(place).unwrap_or_default();
+        let told = looks.take(look);
+        self.now.insert(place.clone(), looks);
+        told
     }
+
+    /// The tick is over: what was not looked at in it is slow no more.
+    pub(super) fn turn(&mut self) {
+        self.known = std::mem::take(&mut self.now);
+    }
+}
+
+/// What is wrong with the pace of the run.
+pub(super) fn signals(around: &Around<'_>, causes: &mut Causes) -> Vec<Signal> {
+    let (run, judged) = (around.run, around.judged);
     let mut signals = Vec::new();
-    for (node, blamed) in &by_node {
+    for (node, blamed) in &by_node(around) {
         let on_node = run.ranks.iter().filter(|it| *it.node == **node).count();
         let is_the_nodes = !node.is_empty() && blamed.len() > 1 && blamed.len() * 2 >= on_node;
         if is_the_nodes {
-            let worst = blamed
-                .iter()
-                .max_by(|one, other| one.0.ratio.total_cmp(&other.0.ratio));
-            let surest = blamed.iter().map(|it| it.0.confidence).max();
-            signals.extend(worst.map(|worst| {
-                Signal {
-                    place: Place {
-                        gpu: None,
-                        rank: None,
-                        ..place(run, Some(worst.1))
-                    },
-                    confidence: surest,
-                    what: match surest == Some(Confidence::Low) {
-                        true => "the ranks of this node probably make the others wait",
-                        false => "the ranks of this node make the others wait",
-                    }
-                    .to_owned(),
-                    ..of_straggler(run, judged, *worst, gpus)
-                }
-            }));
+            signals.extend(of_node(around, blamed, causes));
         } else {
-            let each = blamed.iter().map(|it| of_straggler(run, judged, *it, gpus));
-            signals.extend(each);
+            signals.extend(blamed.iter().map(|it| {
+                let place = place(run, Some(it.1));
+                of_straggler(around, *it, place, causes)
+            }));
         }
     }
     if let Some(slowdown) = &judged.slower {
         let at = signals.first().map(|it| (it.place.clone(), it.cause));
-        let at = at.or_else(|| held_back(run, slowdown, gpus));
-        signals.push(changed::slower(run, slowdown, at, history, gpus));
+        let at = at.or_else(|| held_back(around, slowdown, causes));
+        let slower = changed::slower(run, slowdown, at, around.history, around.gpus);
+        signals.push(slower);
     }
     let before = judged.before.as_ref();
-    signals.extend(before.map(|it| slower_than_before(run, it, gpus)));
+    signals.extend(before.map(|it| slower_than_before(run, it, around.gpus)));
     signals
+}
+
+/// Who makes the others wait, by node.
+fn by_node<'a>(around: &Around<'a>) -> BTreeMap<&'a str, Vec<Blamed<'a>>> {
+    let mut by_node: BTreeMap<&str, Vec<Blamed<'_>>> = BTreeMap::new();
+    for straggler in &around.judged.verdict.stragglers {
+        let mut ranks = around.run.ranks.iter();
+        if let Some(rank) = ranks.find(|it| it.rank == straggler.rank) {
+            let of_node = by_node.entry(&rank.node).or_default();
+            of_node.push((straggler, rank));
+        }
+    }
+    by_node
+}
+
+/// The ranks of one node that are slow together.
+fn of_node(around: &Around<'_>, blamed: &[Blamed<'_>], causes: &mut Causes) -> Option<Signal> {
+    let slowest = |one: &&Blamed<'_>, other: &&Blamed<'_>| one.0.ratio.total_cmp(&other.0.ratio);
+    let worst = blamed.iter().max_by(slowest)?;
+    let surest = blamed.iter().map(|it| it.0.confidence).max();
+    let place = Place {
+        gpu: None,
+        rank: None,
+        ..place(around.run, Some(worst.1))
+    };
+    Some(Signal {
+        confidence: surest,
+        what: match surest == Some(Confidence::Low) {
+            true => "the ranks of this node probably make the others wait",
+            false => "the ranks of this node make the others wait",
+        }
+        .to_owned(),
+        ..of_straggler(around, *worst, place, causes)
+    })
 }
 
 /// What is wrong with the pace of a run by its steps and by its collectives: who is slow by what names somebody, and that
@@ -121,17 +165,18 @@ pub(super) fn explain(signals: &mut [Signal], link: &Place) {
 }
 
 fn of_straggler(
-    run: &RunSnapshot,
-    judged: &Judged,
-    (straggler, rank): (&Straggler, &RankSnapshot),
-    gpus: &Gpus<'_>,
+    around: &Around<'_>,
+    (straggler, rank): Blamed<'_>,
+    place: Place,
+    causes: &mut Causes,
 ) -> Signal {
+    let (run, judged, gpus) = (around.run, around.judged, around.gpus);
     let is_blamed = |it: &RankSnapshot| {
         let mut stragglers = judged.verdict.stragglers.iter();
         stragglers.any(|slow| slow.rank == it.rank)
     };
-    let around = read(run, &is_blamed, rank, straggler.ratio, gpus);
-    let why = cause::judge(&around);
+    let read = read(run, &is_blamed, rank, straggler.ratio, gpus);
+    let why = causes.take(&place, cause::judge(&read));
     let price = price_of(run, gpus);
     let ranks = run.ranks.len() as u64;
     let losing = straggler
@@ -148,12 +193,11 @@ fn of_straggler(
             without,
         ));
     }
-    let causes = why.0.iter().flat_map(|it| it.readings.iter().cloned());
-    readings.extend(causes);
-    readings.extend(around.beside());
+    readings.extend(why.0.iter().flat_map(|it| it.readings.iter().cloned()));
+    readings.extend(read.beside());
     Signal {
         family: Family::Straggler,
-        place: place(run, Some(rank)),
+        place,
         severity: Severity::Warning,
         what: match straggler.confidence {
             Confidence::Low => "probably makes the other ranks wait",
@@ -214,7 +258,12 @@ fn slower_than_before(run: &RunSnapshot, before: &SlowerThanBefore, gpus: &Gpus<
 }
 
 /// The one node of the run, or the one GPU, whose clocks are below those of the others, and why.
-fn held_back(run: &RunSnapshot, slowdown: &Slowdown, gpus: &Gpus<'_>) -> Option<(Place, Cause)> {
+fn held_back(
+    around: &Around<'_>,
+    slowdown: &Slowdown,
+    causes: &mut Causes,
+) -> Option<(Place, Cause)> {
+    let (run, gpus) = (around.run, around.gpus);
     let clock = |it: &RankSnapshot| gpu_of(run, it, gpus)?.clock;
     let usual = median(&mut run.ranks.iter().filter_map(clock).collect::<Vec<_>>())?;
     let is_low = |it: &RankSnapshot| clock(it).is_some_and(|own| own < LOW_CLOCK * usual);
@@ -224,6 +273,9 @@ fn held_back(run: &RunSnapshot, slowdown: &Slowdown, gpus: &Gpus<'_>) -> Option<
     for other in low {
         (count, is_one_node) = (count + 1, is_one_node && other.node == first.node);
     }
+    if !is_one_node {
+        return None;
+    }
     let own = place(run, Some(first));
     let place = Place {
         gpu: own.gpu.filter(|_| count == 1),
@@ -231,8 +283,12 @@ fn held_back(run: &RunSnapshot, slowdown: &Slowdown, gpus: &Gpus<'_>) -> Option<
         ..own
     };
     let ratio = slowdown.change.ratio;
-    let why = cause::judge(&read(run, &is_low, first, ratio, gpus));
-    is_one_node.then(|| (place, why.cause()))
+    let why = causes.take(
+        &place,
+        cause::judge(&read(run, &is_low, first, ratio, gpus)),
+    );
+    let cause = why.cause();
+    Some((place, cause))
 }
 
 /// What the readings of its GPU and node say beside those of its peers: the ranks of its stage that are
@@ -250,24 +306,42 @@ pub(super) fn read(
         .filter(|it| !is_blamed(it) && it.stage == rank.stage);
     let others: Vec<&RankSnapshot> = others.collect();
     let (data_wait, collective_wait) = waits(rank, &others);
-    let Some(own) = gpu_of(run, rank, gpus) else {
-        return cause::Rank {
-            slowness: ratio,
-            data_wait,
-            collective_wait,
-            ..cause::Rank::default()
-        };
+    let machines = match gpu_of(run, rank, gpus) {
+        Some(own) => {
+            let peers = others.iter().filter_map(|it| gpu_of(run, it, gpus));
+            read_of_gpu(own, &peers.collect::<Vec<_>>())
+        }
+        None => {
+            let own = host_of(run, rank, gpus).unwrap_or_default();
+            let peers = others.iter().filter_map(|it| host_of(run, it, gpus));
+            read_of_host(&own, &peers.collect::<Vec<_>>())
+        }
     };
-    let peers: Vec<&GpuSnapshot> = others
-        .iter()
-        .filter_map(|it| gpu_of(run, it, gpus))
-        .collect();
+    let is_beside = |it: &&RankSnapshot| !it.node.is_empty() && it.node == rank.node;
+    let are_beside = !others.is_empty() && others.iter().all(is_beside);
     cause::Rank {
         slowness: ratio,
         data_wait,
         collective_wait,
-        ..read_of_gpu(own, &peers)
+        ..match are_beside {
+            true => on_one_machine(machines),
+            false => machines,
+        }
     }
+}
+
+/// What presses a machine presses all ranks on it: of those, what is not read of it is no difference.
+fn on_one_machine(mut read: cause::Rank) -> cause::Rank {
+    let pressures = [
+        &mut read.steal,
+        &mut read.cpu_pressure,
+        &mut read.memory_pressure,
+        &mut read.io_pressure,
+    ];
+    for pressure in pressures.into_iter().filter(|it| it.own.is_none()) {
+        *pressure = Pair::new(0.0, 0.0);
+    }
+    read
 }
 
 /// What the readings of a GPU and its node say beside those of its peers.
@@ -276,27 +350,39 @@ pub(in crate::detect) fn read_of_gpu(own: &GpuSnapshot, peers: &[&GpuSnapshot]) 
         own: of(own),
         like: median(&mut peers.iter().filter_map(|it| of(it)).collect::<Vec<_>>()),
     };
-    let down = pair(|it| it.host.nics_down.map(f64::from));
-    let down = down.own.zip(down.like);
     let known = [own.has_remap_failure, own.has_remap_pending];
     let has_remap_trouble = known.iter().any(Option::is_some);
+    let hosts: Vec<Host> = peers.iter().map(|it| it.host).collect();
     cause::Rank {
         sm_clock: pair(|it| it.clock),
         heat_part: pair(|it| it.rates.heat_now),
         brake_part: pair(|it| it.rates.brake_now),
         cap_part: pair(|it| it.rates.cap_now),
         temperature: pair(|it| it.temperature),
-        steal: pair(|it| it.host.steal),
-        cpu_pressure: pair(|it| it.host.cpu_pressure),
-        memory_pressure: pair(|it| it.host.memory_pressure),
-        io_pressure: pair(|it| it.host.io_pressure),
         is_broken: Some(is_broken(own)),
         ecc_uncorrectable: own.rates.uncorrected_lately,
         ecc_corrected_per_hour: own.rates.corrected.map(|it| it as f64),
         has_remap_trouble: has_remap_trouble.then(|| known.contains(&Some(true))),
         pcie_part: own.links.pcie_part(),
         nvlinks_down: own.links.nvlinks_down(),
-        nic_errors: pair(|it| it.host.nic_errors),
+        ..read_of_host(&own.host, &hosts)
+    }
+}
+
+/// What the readings of a machine say beside those of its peers' machines.
+fn read_of_host(own: &Host, peers: &[Host]) -> cause::Rank {
+    let pair = |of: fn(&Host) -> Option<f64>| Pair {
+        own: of(own),
+        like: median(&mut peers.iter().filter_map(of).collect::<Vec<_>>()),
+    };
+    let down = pair(|it| it.nics_down.map(f64::from));
+    let down = down.own.zip(down.like);
+    cause::Rank {
+        steal: pair(|it| it.steal),
+        cpu_pressure: pair(|it| it.cpu_pressure),
+        memory_pressure: pair(|it| it.memory_pressure),
+        io_pressure: pair(|it| it.io_pressure),
+        nic_errors: pair(|it| it.nic_errors),
         nics_down: down.map(|(own, like)| (own - like).max(0.0) as u32),
         ..cause::Rank::default()
     }
@@ -347,59 +433,4 @@ impl Means {
 }
 
 #[cfg(test)]
-mod tests {
-    use gpufleet_analysis::straggler::Verdict;
-    use gpufleet_telemetry::time::Timestamp;
-
-    use super::*;
-
-    #[test]
-    fn the_ranks_of_a_node_are_told_as_surely_as_the_surest_of_them() {
-        let rank = |rank| RankSnapshot {
-            rank,
-            node: if rank < 2 { "node-1" } else { "node-2" }.into(),
-            ..RankSnapshot::default()
-        };
-        let run = RunSnapshot {
-            ranks: (0..4).map(rank).collect(),
-            ..RunSnapshot::default()
-        };
-        for (other, expected) in [
-            (
-                Confidence::Low,
-                "the ranks of this node probably make the others wait",
-            ),
-            (
-                Confidence::High,
-                "the ranks of this node make the others wait",
-            ),
-        ] {
-            let slow = |(rank, confidence)| Straggler {
-                rank,
-                since_step: 1,
-                ratio: 1.5,
-                z: 9.0,
-                window: 10,
-                confidence,
-                price: None,
-            };
-            let stragglers = [(0, Confidence::Low), (1, other)].map(slow).to_vec();
-            let judged = Judged {
-                verdict: Verdict {
-                    stragglers,
-                    ..Verdict::default()
-                },
-                since: BTreeMap::new(),
-                slower: None,
-                before: None,
-                step: 100,
-                ended_at: Timestamp::default(),
-                step_ns: 0,
-            };
-            let told = signals(&run, &judged, &History::default(), &Gpus::new());
-            assert_eq!(told.len(), 1);
-            assert_eq!(told[0].what, expected);
-            assert_eq!(told[0].confidence, Some(other), "of the surest");
-        }
-    }
-}
+mod tests;

@@ -19,6 +19,7 @@ use crate::view::fixture;
 
 mod again;
 mod before;
+mod beside;
 mod changed;
 mod first;
 mod lost;
@@ -340,6 +341,27 @@ async fn a_rank_that_waits_for_its_data_is_told_by_what_it_waits_for() {
         assert_eq!(told.place.rank, Some(12));
         assert_eq!((told.family, told.cause), (Family::Straggler, cause));
     }
+}
+
+#[tokio::test]
+async fn a_pressure_of_seconds_is_not_why_a_rank_is_slow_and_one_that_stays_is() {
+    let mut training = Training::new().await;
+    let host = |pressure: f64| {
+        move |live: &mut Live| {
+            if live.key.kind == ResourceKind::Node {
+                let is_own = &*live.node == "node-1";
+                set(live, &node::PSI_CPU, if is_own { pressure } else { 0.01 });
+            }
+        }
+    };
+    training.ticks(6, slow(5), host(0.01)).await;
+    assert_eq!(training.one().cause, Cause::Unknown);
+    training.ticks(1, slow(5), host(0.6)).await;
+    training.ticks(6, slow(5), host(0.01)).await;
+    let told = training.one();
+    assert_eq!((told.place.rank, told.cause), (Some(5), Cause::Unknown));
+    training.ticks(8, slow(5), host(0.6)).await;
+    assert_eq!(training.one().cause, Cause::HostCpu);
 }
 
 #[tokio::test]

@@ -170,7 +170,6 @@ fn of_a_step(price: Price, step_ns: u64) -> Price {
     Price {
         step_ns,
         without_ns: (step_ns as f64 * left) as u64,
-        ..price
     }
 }
 

@@ -291,12 +291,12 @@ pub(super) fn heat(rows: &[heat::Row], cut: Option<Cut>, run: &Run) -> HeatMap {
         }
         Some((rank, ratio)) if ratio < 1.025 => {
             format!(
-                "All ranks compute equally long; the slowest, rank {rank}, {ratio:.2} × its peers."
+                "All ranks take equally long for their own part of a step; the slowest, rank {rank}, {ratio:.2} × its peers."
             )
         }
         Some((rank, ratio)) => {
             format!(
-                "Over this time rank {rank} computed longest, {ratio:.2} × as long as its peers."
+                "Over this time rank {rank} took longest for its own part of a step, {ratio:.2} × as long as its peers."
             )
         }
     };

@@ -1,13 +1,17 @@
 //! The last steps of a run: how long one takes, whether that is longer than it was, and where the time of a step went
 //! before and since.
 //!
+//! A run that became slower is so until its steps take about what they did before: more on top, or a part that is
+//! gained back, changes by how much. One whose rises come back at the same distance, as after each evaluation, is told
+//! once, and rests between them.
+//!
 //! Limits: [`RECENT`] steps of 32 bytes, and 8 bytes for each step of a baseline while that is learnt.
 
 use std::collections::VecDeque;
 
 use gpufleet_analysis::cause::before::Spent;
 use gpufleet_analysis::incident::Evidence;
-use gpufleet_analysis::regression::{self, Change, Direction};
+use gpufleet_analysis::regression::{self, Change, Direction, Rises, Thresholds};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use crate::runs::CompleteStep;
@@ -26,6 +30,10 @@ const QUIET_PART: f64 = 0.1;
 pub struct Slowdown {
     /// By how much, and since which step.
     pub change: Change,
+    /// Steps from one rise to the next, where they come back at the same distance.
+    pub every: Option<u64>,
+    /// Whether its steps take no longer just now, until the next rise.
+    pub rests: bool,
     /// When the first of the longer steps ended.
     pub began_at: Timestamp,
     /// Where the time of its steps went before; none is not known.
@@ -55,8 +63,9 @@ impl Slowdown {
                 at_step: since_step,
                 baseline_ns: usual_ns,
                 ratio,
-                ratio_to_first: ratio,
             },
+            every: None,
+            rests: false,
             began_at: evidence.at,
             before: None,
             since: None,
@@ -81,6 +90,7 @@ pub(super) struct Pace {
     learning: Vec<Spent>,
     usual: Option<Spent>,
     slower: Option<Slowdown>,
+    rises: Rises,
     recent: VecDeque<Recent>,
 }
 
@@ -105,10 +115,10 @@ impl Pace {
     }
 
     /// Takes in a step.
-    pub(super) fn observe(&mut self, step: &CompleteStep, by: &regression::Thresholds) {
+    pub(super) fn observe(&mut self, step: &CompleteStep, by: &Thresholds) {
         // Numbers that went back are another time of the run.
         if self.recent.back().is_some_and(|it| step.step < it.step) {
-            self.slower = None;
+            (self.slower, self.rises) = (None, Rises::default());
             self.learning.clear();
         }
         if self.recent.len() >= RECENT {
@@ -132,22 +142,59 @@ impl Pace {
             self.usual = Spent::median(&std::mem::take(&mut self.learning));
         }
         if let Some(change) = change {
-            self.changed(change, step.ended_at);
+            self.changed(&change, step.ended_at, by);
         }
     }
 
-    /// It became slower or as fast again, which this step confirms.
-    fn changed(&mut self, change: Change, confirmed_at: Timestamp) {
-        let longer = self.recent.iter();
-        let longer = longer.filter(|it| it.step >= change.since_step);
-        let since: Vec<Spent> = longer.map(|it| it.spent).collect();
+    /// Its steps take longer or shorter, which this step confirms.
+    fn changed(&mut self, change: &Change, confirmed_at: Timestamp, by: &Thresholds) {
         let before = self.usual.take();
-        self.slower = (change.direction == Direction::Slower).then(|| Slowdown {
-            change,
-            began_at: self.ended_at(change.since_step).unwrap_or(confirmed_at),
-            before,
-            since: Spent::median(&since),
+        let standing = self.slower.filter(|it| !it.rests);
+        let whole = standing.map_or(*change, |it| it.change.and(change));
+        // What is left and would be no change is none.
+        if whole.ratio < 1.0 + by.change {
+            self.is_as_fast();
+            return;
+        }
+        if standing.is_none() {
+            self.rises.push(change.since_step);
+        }
+        let every = self.rises.every();
+        let began_at = self.ended_at(change.since_step).unwrap_or(confirmed_at);
+        let since = self.spent_since(change.since_step);
+        let known = self.slower.filter(|it| !it.rests || every.is_some());
+        self.slower = Some(match known {
+            Some(known) => Slowdown {
+                change: Change {
+                    since_step: known.change.since_step,
+                    ..whole
+                },
+                every,
+                rests: false,
+                since,
+                ..known
+            },
+            None => Slowdown {
+                change: whole,
+                every,
+                rests: false,
+                began_at,
+                before,
+                since,
+            },
         });
+    }
+
+    /// Its steps take no longer than they did: it is over, or rests where the next rise is awaited.
+    fn is_as_fast(&mut self) {
+        let resting = |it: Slowdown| it.every.map(|_| Slowdown { rests: true, ..it });
+        self.slower = self.slower.and_then(resting);
+    }
+
+    /// Where the time of the steps from this one on went.
+    fn spent_since(&self, step: u64) -> Option<Spent> {
+        let longer = self.recent.iter().filter(|it| it.step >= step);
+        Spent::median(&longer.map(|it| it.spent).collect::<Vec<_>>())
     }
 
     /// The last step and when it ended.
@@ -174,9 +221,17 @@ impl Pace {
         self.slower
     }
 
-    /// It is no slower any more where this holds.
-    pub(super) fn forget_if(&mut self, is_over: impl Fn(&Change) -> bool) {
-        self.slower = self.slower.filter(|it| !is_over(&it.change));
+    /// Looks whether it is slower still. A baseline that was learnt while it was slow tells no change back: within half
+    /// of what is a change it is as fast again.
+    pub(super) fn settle(&mut self, by: &Thresholds) {
+        let step_ns = self.step_ns() as f64;
+        let is_fast = |it: &Slowdown| step_ns < it.change.baseline_ns * (1.0 + by.change / 2.0);
+        if self.slower.as_ref().is_some_and(is_fast) {
+            self.is_as_fast();
+        }
+        let step = self.last().map_or(0, |it| it.0);
+        let rises = self.rises;
+        self.slower = self.slower.filter(|it| !it.rests || rises.awaits(step));
     }
 }
 
@@ -266,7 +321,7 @@ mod tests {
     fn a_run_that_became_slower_says_where_its_time_went_before_and_since_and_forgets_it_when_it_is_over()
      {
         let mut pace = Pace::default();
-        let by = regression::Thresholds::default();
+        let by = Thresholds::default();
         for number in 0..100 {
             pace.observe(&step(number, 20, 180), &by);
         }
@@ -283,15 +338,64 @@ mod tests {
         };
         assert_eq!(millis(slower.before), [20.0, 180.0]);
         assert_eq!(millis(slower.since), [120.0, 180.0]);
-        // From the steps since, which are the new baseline: by the network this time.
+        // A fifth on top, by the network this time: against what was before both.
         for number in 140..260 {
             let network = if number < 200 { 180 } else { 400 };
             pace.observe(&step(number, 120, network), &by);
         }
-        let slower = pace.slower().expect("a fifth longer");
-        assert_eq!(millis(slower.before), [120.0, 180.0]);
+        let slower = pace.slower().expect("a third longer");
+        assert!((slower.change.ratio - 1.32).abs() < 0.005, "{slower:?}");
+        assert_eq!(slower.change.since_step, 100);
+        assert_eq!(slower.began_at, Timestamp::from_seconds(1_790_000_100));
+        assert_eq!(millis(slower.before), [20.0, 180.0]);
         assert_eq!(millis(slower.since), [120.0, 400.0]);
+        // What was on top is gained back, and then all of it.
+        for number in 260..340 {
+            pace.observe(&step(number, 120, 180), &by);
+            pace.settle(&by);
+        }
+        let slower = pace.slower().expect("still a tenth longer");
+        assert!((slower.change.ratio - 1.1).abs() < 0.005, "{slower:?}");
+        for number in 340..380 {
+            pace.observe(&step(number, 20, 180), &by);
+            pace.settle(&by);
+        }
+        assert_eq!(pace.slower(), None);
+        for number in 380..500 {
+            let data = if number < 440 { 20 } else { 120 };
+            pace.observe(&step(number, data, 180), &by);
+        }
+        assert!(pace.slower().is_some());
         pace.observe(&step(7, 20, 180), &by);
         assert_eq!(pace.slower(), None, "another time of the run");
+    }
+    #[test]
+    fn rises_that_come_back_at_the_same_distance_are_told_once_from_the_third_on_until_one_is_missing()
+     {
+        let mut pace = Pace::default();
+        let by = Thresholds::default();
+        let mut begun = Vec::new();
+        let mut rests = 0;
+        for number in 0..2_400 {
+            // Longer for 100 steps of each 300, seven times.
+            let is_longer = (300..2_200).contains(&number) && number % 300 < 100;
+            let was_slower = pace.slower().is_some();
+            pace.observe(&step(number, if is_longer { 220 } else { 20 }, 180), &by);
+            pace.settle(&by);
+            let slower = pace.slower();
+            rests += u32::from(slower.is_some_and(|it| it.rests));
+            if let Some(slower) = slower.filter(|_| !was_slower) {
+                begun.push((slower.change.since_step, slower.every));
+            }
+        }
+        assert_eq!(begun, [(300, None), (600, None), (900, Some(300))]);
+        let slower = pace.slower().expect("the eighth may still come");
+        assert_eq!((slower.every, slower.change.since_step), (Some(300), 900));
+        assert!(rests > 800, "{rests}");
+        for number in 2_400..2_500 {
+            pace.observe(&step(number, 20, 180), &by);
+            pace.settle(&by);
+        }
+        assert_eq!(pace.slower(), None);
     }
 }

@@ -282,3 +282,17 @@ fn a_loss_that_diverged_is_told_from_the_last_step_on_that_was_well() {
     since.dedup();
     assert_eq!(since, [2_991], "the reading of step 2,990 was well");
 }
+
+#[test]
+fn a_step_beyond_all_numbers_is_taken_for_the_last_that_there_is() {
+    let mut learning = Learning::default();
+    troubles(&mut learning, (0..3).map(well));
+    let absurd = |not_finite: f64, step: f64| Reading {
+        step,
+        not_finite: Some(not_finite),
+        ..well(3)
+    };
+    let readings = [absurd(0.0, 1e18), absurd(10.0, 1e300)];
+    let found = troubles(&mut learning, readings.into_iter());
+    assert_eq!(found, [Trouble::NotFinite]);
+}

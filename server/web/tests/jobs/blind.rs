@@ -43,7 +43,7 @@ async fn who_is_slow_is_not_known_of_a_job_that_tells_no_waits_and_its_page_says
     ] {
         assert!(page.contains(said), "{said}: {page}");
     }
-    for wrong in ["No rank is slower", "compute equally long"] {
+    for wrong in ["No rank is slower", "take equally long"] {
         assert!(!page.contains(wrong), "{wrong}: {page}");
     }
     let run = format!("/api/v1/runs/prod/{}/0", segment(job));
