@@ -152,6 +152,7 @@ impl<'a> Maker<'a> {
             pool,
             payer,
             since_ms,
+            is_idle: piece.state.is_idle(),
         };
         self.made.days.entry(day).or_default().add(sum);
     }
@@ -209,6 +210,7 @@ impl<'a> Maker<'a> {
             pool,
             payer,
             since_ms: i64::MIN,
+            is_idle: key.state.is_idle(),
         };
         self.made.days.entry(day).or_default().add(&sum);
     }

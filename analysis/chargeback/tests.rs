@@ -254,7 +254,7 @@ fn groups_add_up_to_all_lines_and_the_dearest_comes_first() {
 }
 
 #[test]
-fn what_nobody_held_is_borne_as_the_policy_says_and_nothing_is_lost_by_it() {
+fn what_was_free_is_borne_as_the_policy_says_and_nothing_is_lost_by_it() {
     let parts = [
         part(Some(0), State::ActiveUnrated, HOUR / 2),
         part(Some(1), State::ActiveUnrated, HOUR / 4),
@@ -314,6 +314,41 @@ fn what_nobody_held_is_borne_as_the_policy_says_and_nothing_is_lost_by_it() {
             ("science", 40 * USD),
         ],
     );
+}
+
+#[test]
+fn what_nobody_saw_and_what_was_broken_is_divided_among_no_teams() {
+    let parts = [
+        part(Some(0), State::ActiveUnrated, HOUR / 4),
+        part(None, State::Unallocated, HOUR / 8),
+        part(None, State::Unhealthy, HOUR / 4),
+        part(None, State::Draining, HOUR / 8),
+    ];
+    // Of the last quarter of the hour nobody told: an eighth of it is the node's start.
+    let mut hour = period(0, 0, &parts);
+    hour.starting_millis = HOUR / 8;
+    let made = october(&fleet(1), &[hour], &book(RATES, ""));
+    let quota = BTreeMap::from([("science".to_owned(), 1)]);
+    for (to, science, platform) in [
+        (IdleTo::Platform, 20, Some(10 * USD)),
+        (IdleTo::Use, 30, None),
+        (IdleTo::Quota(quota), 30, None),
+        (IdleTo::Owner("science".to_owned()), 30, None),
+    ] {
+        let mut owners = owners();
+        owners.idle = vec![IdlePolicy {
+            from_ms: 0,
+            until_ms: None,
+            pool: "*".to_owned(),
+            to,
+        }];
+        let borne = made.borne(&owners);
+        let team = |name: &str| borne.get(&Payer::Team(name.to_owned())).copied();
+        assert_eq!(team("science"), Some(science * USD), "{:?}", owners.idle);
+        assert_eq!(team("platform"), platform, "{:?}", owners.idle);
+        assert_eq!(borne.get(&Payer::Nobody), Some(&(50 * USD)));
+        assert_eq!(borne.values().sum::<i128>(), made.total().cost);
+    }
 }
 
 #[test]

@@ -13,11 +13,12 @@ mod terms;
 
 use askama::Template;
 
-use super::{Report, STACK, day_text, efficiency};
+use super::{Report, STACK, bearer, day_text, efficiency};
 use crate::chargeback::Sum;
 use crate::chargeback::view::{By, Group};
 use crate::ledger::State;
 use crate::money::ratio;
+use crate::owner::Payer;
 use crate::table;
 
 /// Most rows of a table on the page. More is no reading; the CSV has all.
@@ -141,7 +142,7 @@ pub fn html(report: &Report<'_>) -> String {
         borne: report
             .borne
             .iter()
-            .map(|(who, cost)| (who.name().to_owned(), money(*cost)))
+            .map(|(who, cost)| (bearer_words(who), money(*cost)))
             .collect(),
         uses: efficiency::uses(report)
             .iter()
@@ -396,6 +397,13 @@ fn waste_row(it: &efficiency::Waste) -> Row {
         ],
         numbers: vec![hours(it.sum.gpu_millis), money(it.sum.cost)],
         is_bad: false,
+    }
+}
+
+fn bearer_words(payer: &Payer) -> String {
+    match bearer(payer) {
+        (who, Some(what)) => format!("{who}: {what}"),
+        (who, None) => who.to_owned(),
     }
 }
 

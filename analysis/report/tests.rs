@@ -250,6 +250,12 @@ fn every_form_adds_up_to_the_same_total_to_the_nano_unit() {
         borne.iter().map(|it| of(&it["cost"])).sum::<i128>(),
         total.cost
     );
+    // A twelfth of each hour nobody told: it is the platform's, whatever the policies, and says what it is.
+    let apart: Vec<_> = borne.iter().filter(|it| !it["what"].is_null()).collect();
+    assert_eq!(apart.len(), 1);
+    assert_eq!(apart[0]["payer"], "platform");
+    assert_eq!(apart[0]["what"], "not in use, not idle");
+    assert_eq!(of(&apart[0]["cost"]), made.headline().unobserved.cost);
     let variance = &json["variance"];
     let parts = ["price", "volume", "mix", "efficiency"].map(|it| of(&variance[it]));
     assert_eq!(parts.iter().sum::<i128>(), of(&variance["change"]));
