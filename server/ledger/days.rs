@@ -4,6 +4,9 @@
 //! was there is told with the hour. Of hours of before that was written down the length is known and not the place:
 //! one that is not whole begins where the hour before ended, else it ends where the hour after begins.
 //!
+//! Limits: whoever sends data says what part of its card a share is, so it is one of 1,024 replicas and of 16 slices at
+//! the least; what says more says nothing.
+//!
 //! Numbers: one round puts together [`crate::store::MAX_DIRTY_DAYS`] (256) days; a day changes about
 //! every 10 minutes while it runs, so 10,000 GPUs are 17 days a second.
 
@@ -17,6 +20,13 @@ use gpufleet_telemetry::time::Timestamp;
 
 use crate::store::model::{DayFacts, DayHour, DayInput, DayOf, DayTime, LedgerDay};
 use crate::store::{Store, StoreError};
+
+/// Most replicas that a device is taken to have. NVIDIA's device plugin names no limit; no driver has time slices for
+/// as many.
+const MAX_REPLICAS: u32 = 1_024;
+
+/// Most compute slices that a card is taken to have: an A30 has four, the others seven.
+const MAX_SLICES: u32 = 16;
 
 /// Puts together the oldest days that are due. Returns how many.
 ///
@@ -116,10 +126,12 @@ fn told(own: &Resource, node: Option<&Resource>, name: &str) -> String {
 
 /// A share's part of its card: compute slices of a MIG instance, as NVML tells them or as its profile names them
 /// (`3g.40gb`), of as many as NVML tells or a card of its model has; one of as many as there are else. A replica is one of
-/// as many as its device has, of the part of its card that this is.
+/// as many as its device has, of the part of its card that this is. It is one of
+/// 16 × 1,024 at the least.
 pub fn part(share: &Resource, siblings: u32) -> (u32, u32) {
     let replicas = share.attribute(attribute::REPLICAS);
-    if let Some(replicas) = replicas.and_then(|it| it.parse().ok()).filter(|it| *it > 0) {
+    let replicas = replicas.and_then(|it| it.parse::<u32>().ok());
+    if let Some(replicas) = replicas.filter(|it| (1..=MAX_REPLICAS).contains(it)) {
         let is_of_card =
             share.attribute(attribute::REPLICA_OF) == share.attribute(attribute::PARENT);
         let (slices, of) = if is_of_card {
@@ -127,7 +139,7 @@ pub fn part(share: &Resource, siblings: u32) -> (u32, u32) {
         } else {
             part_of_instance(share, 1)
         };
-        return (slices, of.saturating_mul(replicas));
+        return (slices, of * replicas);
     }
     part_of_instance(share, siblings)
 }
@@ -141,10 +153,10 @@ fn part_of_instance(share: &Resource, siblings: u32) -> (u32, u32) {
         Some((slices.parse().ok()?, of.parse().unwrap_or(of_model)))
     });
     let profile = share.attribute(attribute::MIG_PROFILE).and_then(slices_of);
-    let is_part = |(slices, of): &(u32, u32)| *slices > 0 && slices <= of;
+    let is_part = |(slices, of): &(u32, u32)| (1..=*of).contains(slices) && *of <= MAX_SLICES;
     let told = numbers.filter(is_part);
     told.or(profile.map(|it| (it, of_model)).filter(is_part))
-        .unwrap_or((1, siblings.max(1)))
+        .unwrap_or((1, siblings.clamp(1, MAX_REPLICAS)))
 }
 
 /// The compute slices of a profile: 3 of `3g.40gb`, also of `1c.3g.40gb`, a part of it, that shares them with others.
@@ -291,6 +303,18 @@ mod tests {
         assert_eq!(part(&replica("MIG-1", "3/7"), 9), (3, 28));
         let none = replica("GPU-1", "").with(attribute::REPLICAS, "0");
         assert_eq!(part(&none, 2), (1, 2), "no number of replicas");
+        let many = |of: &str, number: &str| replica(of, "3/7").with(attribute::REPLICAS, number);
+        assert_eq!(part(&many("GPU-1", "1024"), 2), (1, 1_024));
+        assert_eq!(part(&many("MIG-1", "1024"), 2), (3, 7_168));
+        for number in ["1025", "4294967291", "4294967296"] {
+            let told = part(&many("GPU-1", number), 2);
+            assert_eq!(told, (3, 7), "{number} replicas are none");
+        }
+        assert_eq!(part(&share("1/16"), 3), (1, 16));
+        for slices in ["1/17", "4294967279/4294967291"] {
+            assert_eq!(part(&share(slices), 3), (1, 3), "{slices}");
+        }
+        assert_eq!(part(&share(""), 1_000_000), (1, 1_024));
         let both = share("2/8").with(attribute::MIG_PROFILE, "3g.40gb");
         assert_eq!(part(&both, 4), (2, 8), "NVML says it better");
         assert_eq!(
