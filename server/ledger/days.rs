@@ -1,6 +1,8 @@
 //! Days of the ledger: what a GPU or share did in a day (UTC), by holder, with what prices it.
 //!
-//! A day is a pure function of its hours and of what its resource and its node say of themselves. When in an hour it
+//! A day is a pure function of its hours, of what its resource and its node say of themselves, and of what it said of its
+//! machine before: a node that is made anew under its name, or a card that is moved to another, is not what prices the
+//! days that are over. When in an hour it
 //! was there is told with the hour. Of hours of before that was written down the length is known and not the place:
 //! one that is not whole begins where the hour before ended, else it ends where the hour after begins.
 //!
@@ -13,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 use gpufleet_analysis::ledger::{Energy, MILLIS_PER_HOUR, Reason, State};
 use gpufleet_telemetry::gpu_specs;
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
@@ -91,6 +94,44 @@ pub fn put_together(input: &DayInput) -> LedgerDay {
 }
 
 fn facts(input: &DayInput) -> DayFacts {
+    let told = told_now(input);
+    let Some(before) = &input.before else {
+        return told;
+    };
+    // Whatever changes of a resource is seen when it is told.
+    let seen = input.node.iter().chain([&input.resource]);
+    let seen = seen.map(|it| it.last_seen.millis()).max();
+    let end_ms = (input.day + 1) * MILLIS_PER_DAY;
+    kept(before, told, seen.is_some_and(|it| it >= end_ms))
+}
+
+/// What a day says of its machine: what is told of it now, until that may be of another time or machine. Of a day that
+/// is over (that was told when it was) what it said before stays, and only what it did not know is added. Where another
+/// machine or node is told, all of it stays: a day has one, that on which it began.
+fn kept(before: &DayFacts, told: DayFacts, is_over: bool) -> DayFacts {
+    let differ = |one: &str, other: &str| !one.is_empty() && !other.is_empty() && one != other;
+    let is_other = differ(&before.instance, &told.instance) || differ(&before.node, &told.node);
+    if !is_over && !is_other {
+        return told;
+    }
+    let of = |before: &String, told: String| match is_other || !before.is_empty() {
+        true => before.clone(),
+        false => told,
+    };
+    DayFacts {
+        node: of(&before.node, told.node),
+        machine_type: of(&before.machine_type, told.machine_type),
+        region: of(&before.region, told.region),
+        zone: of(&before.zone, told.zone),
+        provisioning: of(&before.provisioning, told.provisioning),
+        account: of(&before.account, told.account),
+        provider: of(&before.provider, told.provider),
+        instance: of(&before.instance, told.instance),
+        ..told
+    }
+}
+
+fn told_now(input: &DayInput) -> DayFacts {
     let own = &input.resource.resource;
     let node = input.node.as_ref().map(|it| &*it.resource);
     let text = |name: &str| told(own, node, name);
@@ -264,6 +305,44 @@ mod tests {
             &[hour(10, 30), hour(12, 0), hour(13, 60)],
             &[(600, 630), (780, 840)],
         );
+    }
+
+    #[test]
+    fn a_day_that_is_over_and_one_whose_machine_is_another_now_keep_what_they_said() {
+        let facts = |node: &str, instance: &str, provisioning: &str, zone: &str| DayFacts {
+            node: node.to_owned(),
+            instance: instance.to_owned(),
+            provisioning: provisioning.to_owned(),
+            zone: zone.to_owned(),
+            gpu_model: format!("of {provisioning}"),
+            ..DayFacts::default()
+        };
+        let check = |before: &DayFacts, told: &DayFacts, is_over, expected: [&str; 4]| {
+            let found = kept(before, told.clone(), is_over);
+            let [node, instance, provisioning, zone] = expected;
+            let expected = DayFacts {
+                gpu_model: told.gpu_model.clone(),
+                ..facts(node, instance, provisioning, zone)
+            };
+            assert_eq!(found, expected);
+        };
+        let spot = facts("n1", "i1", "spot", "");
+        let mended = facts("n1", "i1", "on_demand", "here");
+        check(&spot, &mended, false, ["n1", "i1", "on_demand", "here"]);
+        check(&spot, &mended, true, ["n1", "i1", "spot", "here"]);
+        let anew = facts("n1", "i2", "on_demand", "here");
+        let moved = facts("n2", "", "on_demand", "here");
+        for other in [anew, moved] {
+            for is_over in [false, true] {
+                check(&spot, &other, is_over, ["n1", "i1", "spot", ""]);
+            }
+        }
+        // Who tells no name of the machine may be the same.
+        let unnamed = facts("n1", "", "on_demand", "");
+        check(&spot, &unnamed, false, ["n1", "", "on_demand", ""]);
+        check(&spot, &unnamed, true, ["n1", "i1", "spot", ""]);
+        let nothing = facts("", "", "", "");
+        check(&nothing, &mended, true, ["n1", "i1", "on_demand", "here"]);
     }
 
     #[test]

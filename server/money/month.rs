@@ -23,6 +23,8 @@ use crate::store::{MAX_SERVED_DAYS, ServedDays};
 
 mod gather;
 
+mod once;
+
 mod lives;
 
 mod nodes;

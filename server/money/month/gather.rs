@@ -14,7 +14,7 @@ use gpufleet_analysis::report;
 use super::super::Terms;
 use super::nodes::Nodes;
 use super::spans::{Span, Spans};
-use super::{Days, lives};
+use super::{Days, lives, once};
 use crate::store::MAX_LIVES;
 use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay};
 
@@ -67,6 +67,7 @@ pub(super) fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gather
             "the inventory had more than {MAX_LIVES} nodes in that time: of the others only what agents told is in the report"
         ));
     }
+    once::bill_once(&mut gathering.nodes);
     let doubts = lives::add(&mut gathering.nodes, lives, time);
     findings.extend(doubts);
     let (fleet, periods, unwatched) = gathering.finish(terms, time);
@@ -97,7 +98,7 @@ pub(super) struct NodeKey {
 pub(super) type NodesByDay = BTreeMap<NodeKey, (Seen, BTreeMap<i64, NodeDay>)>;
 
 /// A node's day while its GPUs are gathered.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct NodeDay {
     pub(super) spans: Spans,
     pub(super) gpus: BTreeMap<usize, GpuDay>,
@@ -114,7 +115,7 @@ pub(super) struct NodeDay {
 }
 
 /// A GPU's day.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct GpuDay {
     pub(super) spans: Spans,
     pub(super) parts: Vec<Part>,

@@ -193,7 +193,7 @@ fn cards(gpus: BTreeMap<usize, GpuDay>) -> impl Iterator<Item = (Spans, GpuPerio
 }
 
 /// Takes from a day what nobody saw of the time in which its node was gone.
-fn trim_gone(of_day: &mut NodeDay) {
+pub(super) fn trim_gone(of_day: &mut NodeDay) {
     let gone = joined(std::mem::take(&mut of_day.gone));
     if gone.is_empty() {
         return;
