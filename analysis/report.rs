@@ -46,6 +46,8 @@ pub struct Report<'a> {
     pub reconciled: Option<Reconciled>,
     /// Against the month before, where there is one.
     pub variance: Option<Variance>,
+    /// What is compared with what there, or why nothing is, in a sentence; empty where there is nothing to say.
+    pub compared: String,
     /// Where teams stand.
     pub budgets: Vec<Standing>,
     /// Where teams stand with the GPUs that they may hold.
@@ -176,6 +178,7 @@ pub fn json(report: &Report<'_>) -> String {
             "volume": decimal(it.volume),
             "mix": decimal(it.mix),
             "efficiency": decimal(it.efficiency),
+            "compared": report.compared,
         })),
         "budgets": report.budgets.iter().map(|it| serde_json::json!({
             "team": it.team,

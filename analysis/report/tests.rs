@@ -68,6 +68,7 @@ fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
         borne: made.borne(&owners()),
         reconciled: Some(made.reconciled(&invoice)),
         variance: Some(made.variance(made)),
+        compared: "All of October against all of September.".to_owned(),
         budgets: made.budgets(&budgets, (FIRST_HOUR + 48) * HOUR, made.until_ms),
         quotas: made.quotas(
             &BTreeMap::from([("science".to_owned(), 1)]),

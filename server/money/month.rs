@@ -130,6 +130,12 @@ pub fn charge(days: &Days, range: Range<i64>, terms: &Terms, detail: Detail) -> 
     month(days, &range, terms, gathered, made)
 }
 
+/// The money of a range alone, node by node.
+pub(super) fn charged(days: &Days, range: &Range<i64>, terms: &Terms) -> Chargeback {
+    let gathered = gathered(days, range, terms);
+    gathered.charged(&gathered.periods, range, terms, Detail::Nodes)
+}
+
 /// What was charged, with all that is told beside it.
 fn month(
     days: &Days,
