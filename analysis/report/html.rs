@@ -117,6 +117,8 @@ pub fn html(report: &Report<'_>) -> String {
     let groups = made.grouped(report.fleet, &report.by);
     let balance = made.balance();
     let (days, day_most) = days(report);
+    let notes = made.notes.iter();
+    let notes = notes.map(|(note, times)| format!("{note} ({times} times)"));
     let page = Page {
         title: report.title.clone(),
         from: table::moment_text(made.from_ms),
@@ -177,14 +179,21 @@ pub fn html(report: &Report<'_>) -> String {
         spot: terms::spot(report),
         spot_notes: terms::spot_notes(report),
         commitments: terms::commitments(report),
-        notes: made
-            .notes
-            .iter()
-            .map(|(note, times)| format!("{note} ({times} times)"))
-            .collect(),
-        findings: report.findings.clone(),
+        notes: listed(notes),
+        findings: listed(report.findings.iter().cloned()),
     };
     page.render().expect("writing into a text does not fail")
+}
+
+/// The first of sentences, and how many more there are: a fleet whose clocks disagree has one for each node.
+fn listed(all: impl Iterator<Item = String>) -> Vec<String> {
+    let mut all = all.fuse();
+    let mut listed: Vec<String> = all.by_ref().take(MAX_ROWS).collect();
+    match all.count() {
+        0 => {}
+        more => listed.push(format!("and {more} more")),
+    }
+    listed
 }
 
 /// Classes of states in charts and what they are called.
