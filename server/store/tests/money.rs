@@ -17,7 +17,7 @@ use crate::money::{CostConfig, Money, Terms, month};
 const HOUR_S: i64 = 3_600;
 
 /// A name's holder, in a namespace of its own.
-fn holder(name: &str) -> KnownHolder {
+pub(super) fn holder(name: &str) -> KnownHolder {
     let holder = Holder {
         name: name.to_owned(),
         namespace: format!("of-{name}"),
@@ -32,7 +32,7 @@ fn holder(name: &str) -> KnownHolder {
 }
 
 /// Minutes `first` to before `end` after [`START`] of a GPU in somebody's hands, or nobody's.
-fn held(
+pub(super) fn held(
     gpu: &str,
     first: i64,
     end: i64,
