@@ -13,6 +13,8 @@ use crate::taken::{self, Kind, Record, Standing};
 
 mod checked;
 
+mod page;
+
 mod reasons;
 
 mod told;
@@ -354,28 +356,6 @@ fn what_spot_and_commitments_came_to_stands_in_the_json_and_on_the_page() {
     };
     let value: serde_json::Value = serde_json::from_str(&json(&none)).expect("JSON");
     assert!(value["spot"].is_null() && !html(&none).contains("<h2>Spot</h2>"));
-}
-
-#[test]
-fn a_page_names_the_first_of_what_did_not_fit_together_and_counts_the_rest() {
-    let (fleet, mut made) = month();
-    let notes = |count: usize| (0..count).map(|it| (format!("note-{it:04}."), 3)).collect();
-    let page = |made: &Chargeback, findings: usize| {
-        html(&Report {
-            findings: (0..findings)
-                .map(|it| format!("finding-{it:04}."))
-                .collect(),
-            ..report(&fleet, made)
-        })
-    };
-    made.notes = notes(200);
-    let all = page(&made, 200);
-    assert!(all.contains("<li>note-0199. (3 times)</li>") && all.contains("finding-0199."));
-    assert!(!all.contains("more</li>"));
-    made.notes = notes(10_000);
-    let cut = page(&made, 203);
-    assert!(cut.contains("note-0199.") && !cut.contains("note-0200."));
-    assert!(cut.contains("<li>and 9800 more</li>") && cut.contains("<li>and 3 more</li>"));
 }
 
 #[test]
