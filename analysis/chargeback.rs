@@ -249,7 +249,7 @@ pub struct NodeSum {
     pub cost: i128,
 }
 
-/// A day of a payer in a pool.
+/// A day of a payer in a pool, what was idle of it apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Day {
     /// Days since the epoch.
@@ -260,6 +260,8 @@ pub struct Day {
     pub payer: usize,
     /// The last edge of the owner rules and policies not after the period.
     pub since_ms: i64,
+    /// Whether it was idle: of what nobody held only that is divided by the policies.
+    pub is_idle: bool,
 }
 
 /// The result.

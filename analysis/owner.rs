@@ -1,10 +1,10 @@
-//! Who pays: owner rules for what was held, and idle policies for what nobody held.
+//! Who pays: owner rules for what was held, and idle policies for what was free.
 //!
 //! Method. Rules are tried by kind in the order of [`Kind`] (pod label, namespace label, namespace,
 //! queue, Slurm account, user) and within a kind in the order of the table; the first that holds at
 //! the time and matches says the team. A rule with the value `*` matches every value and, with an
 //! empty team, names the team by the value itself. Without a match it is the owner that whoever told
-//! of the holder named, else the owner is not known and shown so. An idle policy ([`idle`]) says per pool who bears what nobody held; without one it is the platform.
+//! of the holder named, else the owner is not known and shown so. An idle policy ([`idle`]) says per pool who bears what was free; without one it is the platform.
 
 use std::collections::BTreeMap;
 

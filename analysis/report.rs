@@ -26,7 +26,7 @@ use crate::chargeback::view::{By, Group};
 use crate::chargeback::{Chargeback, Fleet, Sum};
 use crate::ledger::{Energy, Reason, State};
 use crate::money::{decimal, ratio};
-use crate::owner::Payer;
+use crate::owner::{PLATFORM, Payer};
 use crate::table;
 
 /// What is reported.
@@ -40,12 +40,14 @@ pub struct Report<'a> {
     pub fleet: &'a Fleet,
     /// What they are grouped by; at least one.
     pub by: Vec<By>,
-    /// The cost by payer with what nobody held borne by the policies.
+    /// The cost by payer with what was free borne by the policies.
     pub borne: BTreeMap<Payer, i128>,
     /// Against the invoice, where there is one.
     pub reconciled: Option<Reconciled>,
     /// Against the month before, where there is one.
     pub variance: Option<Variance>,
+    /// What is compared with what there, or why nothing is, in a sentence; empty where there is nothing to say.
+    pub compared: String,
     /// Where teams stand.
     pub budgets: Vec<Standing>,
     /// Where teams stand with the GPUs that they may hold.
@@ -158,7 +160,7 @@ pub fn json(report: &Report<'_>) -> String {
         "groups": groups.iter().map(|it| group_json(report, it)).collect::<Vec<_>>(),
         "days": days_json(made),
         "borne": borne.map(|(who, cost)| serde_json::json!({
-            "payer": who.name(), "cost": decimal(*cost),
+            "payer": bearer(who).0, "cost": decimal(*cost), "what": bearer(who).1,
         })).collect::<Vec<_>>(),
         "invoice": report.reconciled.as_ref().map(|it| serde_json::json!({
             "estimate": decimal(it.estimate),
@@ -176,6 +178,7 @@ pub fn json(report: &Report<'_>) -> String {
             "volume": decimal(it.volume),
             "mix": decimal(it.mix),
             "efficiency": decimal(it.efficiency),
+            "compared": report.compared,
         })),
         "budgets": report.budgets.iter().map(|it| serde_json::json!({
             "team": it.team,
@@ -201,6 +204,15 @@ pub fn json(report: &Report<'_>) -> String {
     let mut text = serde_json::to_string_pretty(&value).expect("it is made of text and numbers");
     text.push('\n');
     text
+}
+
+/// Who bears a cost where policies divide what was free, and what it is of where that is not what he used or was
+/// given: what is nobody's then is the platform's.
+fn bearer(payer: &Payer) -> (&str, Option<&'static str>) {
+    match payer {
+        Payer::Nobody => (PLATFORM, Some("not in use, not idle")),
+        payer => (payer.name(), None),
+    }
 }
 
 /// Thousandths as a decimal.

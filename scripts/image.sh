@@ -50,7 +50,7 @@ images() {
 }
 
 check() {
-    local from container image program said
+    local from container image program said text
     from=$(realpath "${1:-target/release}")
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
@@ -75,6 +75,7 @@ set -e
 test -f Cargo.lock && test -f server/main.rs
 case "$*" in
 "build --release --locked "*) ;;
+"tree --locked "*) echo "a-crate v1.0.0 MIT" && exit ;;
 *) echo "cargo $*: not what the image is built by" >&2 && exit 1 ;;
 esac
 mkdir -p target/release
@@ -103,6 +104,10 @@ CARGO
     ours run --isolation chroot "$container" -- gpufleet-agent --print-default-config >/dev/null
     ours run --isolation chroot "$container" -- grep -q 'BEGIN CERTIFICATE' "$authorities" ||
         { echo "image: nobody's certificate can be trusted in it: $authorities" >&2 && exit 1; }
+    for text in LICENSE THIRD-PARTY; do
+        ours run --isolation chroot "$container" -- test -s "/usr/share/doc/gpufleet/$text" ||
+            { echo "image: it says nothing of licences: $text" >&2 && exit 1; }
+    done
     for left in /source /usr/local/cargo /programs; do
         ours run --isolation chroot "$container" -- test ! -e "$left" ||
             { echo "image: what it was built from is in it: $left" >&2 && exit 1; }

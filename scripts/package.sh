@@ -64,6 +64,13 @@ install -D -m 644 -t "$tree/usr/share/gpufleet/alerts" alerts/kinds.toml alerts/
 install -D -m 644 -t "$tree/usr/share/gpufleet/alerts/rules" alerts/rules/*.yml
 install -D -m 644 -t "$tree/usr/share/doc/gpufleet" docs/*.md docs/*.toml
 install -D -m 644 -t "$tree/usr/share/doc/gpufleet/runbooks" docs/runbooks/*.md
+install -D -m 644 -t "$tree/usr/share/doc/gpufleet" LICENSE
+scripts/notices.sh >"$tree/usr/share/doc/gpufleet/THIRD-PARTY"
+cat >"$tree/usr/share/doc/gpufleet/copyright" <<'COPYRIGHT'
+gpufleet is under the Apache License 2.0: LICENSE in this folder, as /usr/share/common-licenses/Apache-2.0.
+The crates of others that are in its programs are in THIRD-PARTY, each with its licence.
+COPYRIGHT
+chmod 644 "$tree/usr/share/doc/gpufleet/THIRD-PARTY" "$tree/usr/share/doc/gpufleet/copyright"
 for side in agent server; do
     install -D -m 640 "docs/$side.toml" "$tree/etc/gpufleet/$side.toml"
 done
@@ -88,6 +95,7 @@ Description: GPU fleet telemetry: agent, server and client
  time went. The NVIDIA driver is not needed to install it.
 CONTROL
 printf '/etc/gpufleet/%s.toml\n' agent server >"$tree/DEBIAN/conffiles"
+# What Debian's helpers write for a service that its owner enables. DPKG_ROOT is dpkg's own: the machine in a folder.
 cat >"$tree/DEBIAN/postinst" <<'POSTINST'
 #!/bin/sh
 # The account, and the right of both programs to read their configs. Nothing is started: which of the
@@ -99,20 +107,39 @@ if [ "$1" = configure ]; then
     elif ! getent passwd gpufleet >/dev/null; then
         useradd --system --user-group --home-dir /var/lib/gpufleet --shell /usr/sbin/nologin gpufleet
     fi
-    chown root:gpufleet /etc/gpufleet/agent.toml /etc/gpufleet/server.toml
-    if [ -d /run/systemd/system ]; then
-        systemctl daemon-reload
-        for unit in gpufleet-agent gpufleet-server; do systemctl try-restart "$unit"; done
+    chown root:gpufleet "${DPKG_ROOT:-}/etc/gpufleet/agent.toml" "${DPKG_ROOT:-}/etc/gpufleet/server.toml"
+    if [ -d "${DPKG_ROOT:-}/run/systemd/system" ]; then
+        systemctl daemon-reload || :
+        for unit in gpufleet-agent gpufleet-server; do
+            # What a program does not accept of its config is for its owner to mend, and no reason for a package that is
+            # half installed.
+            systemctl try-restart "$unit" ||
+                echo "gpufleet: $unit did not start again: journalctl -u $unit says why" >&2
+        done
     fi
 fi
 POSTINST
 cat >"$tree/DEBIAN/prerm" <<'PRERM'
 #!/bin/sh
 set -e
-if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl stop gpufleet-agent gpufleet-server || :
+if [ "$1" = remove ]; then
+    if [ -d "${DPKG_ROOT:-}/run/systemd/system" ]; then
+        systemctl stop gpufleet-agent gpufleet-server || :
+    fi
+    # While the units are still there, which say what enabling them made; it needs no systemd that runs.
+    if command -v systemctl >/dev/null; then
+        systemctl --quiet disable gpufleet-agent gpufleet-server || :
+    fi
 fi
 PRERM
-chmod 755 "$tree/DEBIAN/postinst" "$tree/DEBIAN/prerm"
+cat >"$tree/DEBIAN/postrm" <<'POSTRM'
+#!/bin/sh
+# What was measured stays in /var/lib/gpufleet, also when the package is purged.
+set -e
+if [ "$1" = remove ] && [ -d "${DPKG_ROOT:-}/run/systemd/system" ]; then
+    systemctl daemon-reload || :
+fi
+POSTRM
+chmod 755 "$tree/DEBIAN/postinst" "$tree/DEBIAN/prerm" "$tree/DEBIAN/postrm"
 dpkg-deb --root-owner-group -Zgzip --build "$tree" "$into/gpufleet_${version}_$arch.deb" >/dev/null
 echo "package: $into/gpufleet_${version}_$arch.deb, $into/$name.tar.gz"

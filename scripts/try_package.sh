@@ -25,6 +25,7 @@ chroot "$tree" sh -euc '
         test "$(stat -c %U:%G:%a /etc/gpufleet/$side.toml)" = root:gpufleet:640
         "gpufleet-$side" --check-config --config "/etc/gpufleet/$side.toml"
     done
+    for text in LICENSE THIRD-PARTY copyright; do test -s "/usr/share/doc/gpufleet/$text"; done
     dpkg -r gpufleet >/dev/null
     test ! -e /usr/bin/gpufleet-agent && test -e /etc/gpufleet/agent.toml'
 echo "package: $package installs on a bare Debian 12, its programs run there, and it goes"

@@ -50,7 +50,7 @@ pub(crate) const TAKE_BACK: &str = "take back a hand-off";
 const WHO: &str = "gpufleet";
 
 /// What gives the right to write.
-pub const RIGHTS: &str = "deploy/handoff.yaml (patch of nodes/status, create of events; with handoff.taint patch of nodes)";
+pub const RIGHTS: &str = "deploy/handoff.yaml (patch of nodes/status, create of events; with handoff.taint get and patch of nodes)";
 
 section! {
     /// The hand-off of nodes that are to be drained to Kubernetes.

@@ -70,6 +70,8 @@ pub struct Web {
     pub step_views: tokio::sync::Semaphore,
     /// Who makes a report waits for this.
     pub reports: Arc<tokio::sync::Semaphore>,
+    /// Room for reports that are on their way to who asked for them.
+    pub sent_reports: api::reports::Room,
     /// The ledgers of clusters on the fleet's page.
     pub days: pages::day::Days,
     /// The months of the cost page.
@@ -100,6 +102,7 @@ fn shared(app: App) -> Arc<Web> {
         specs: Arc::new(specs),
         step_views: tokio::sync::Semaphore::new(STEP_VIEWS),
         reports: Arc::new(tokio::sync::Semaphore::new(REPORTS)),
+        sent_reports: api::reports::Room::default(),
         views: Views::default(),
         counted: metrics::own::Counted::default(),
         renderings: pages::fleet::Renderings::default(),

@@ -153,6 +153,7 @@ impl<'a> Maker<'a> {
             pool,
             payer,
             since_ms,
+            is_idle: piece.state.is_idle(),
         };
         self.made.days.entry(day).or_default().add(sum);
     }
@@ -210,6 +211,7 @@ impl<'a> Maker<'a> {
             pool,
             payer,
             since_ms: i64::MIN,
+            is_idle: key.state.is_idle(),
         };
         self.made.days.entry(day).or_default().add(&sum);
     }

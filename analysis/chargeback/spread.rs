@@ -26,7 +26,7 @@ pub(super) struct Spread {
     pub(super) pieces: Vec<Piece>,
 }
 
-/// A piece before it is an integer: milliseconds × a common multiple of what GPUs are divided by.
+/// A piece before it is an integer of milliseconds: parts of them, as [`unit_of`] says how many.
 type Raw = (Piece, i64);
 
 /// Spreads a node's billed time; what did not fit together is noted.
@@ -58,22 +58,16 @@ pub(super) fn spread(node: &Node, period: &NodePeriod, notes: &mut Vec<String>) 
     if seen > gpus {
         // A GPU was exchanged: what each was there for is all that is known of it.
         notes.push(format!("{seen} GPUs were seen, it has {gpus}"));
-        let unit = period.gpus.iter().fold(1, multiple);
-        let all = period.gpus.iter().flat_map(|it| raw(it, unit));
-        let all: Vec<Raw> = all.collect();
-        let whole = (billed * gpus, starting * gpus);
-        spread.pieces = fitted(all, None, whole, unit, notes);
+        let whole = billed.saturating_mul(gpus);
+        let unit = unit_of(&period.gpus, whole);
+        let all = period.gpus.iter().flat_map(|it| raw(it, billed, unit));
+        let times = (whole, starting.saturating_mul(gpus));
+        spread.pieces = fitted(all.collect(), None, times, unit, notes);
         return spread;
     }
     for gpu in &period.gpus {
-        let unit = multiple(1, gpu);
-        let mut all = raw(gpu, unit);
-        let is_shared = gpu.parts.iter().any(|it| it.of > 1);
-        if is_shared {
-            let present = gpu.present_millis.clamp(0, billed) * unit;
-            let stranded = present - all.iter().map(|it| it.1).sum::<i64>();
-            all.push((Piece::free(Some(gpu.gpu)), stranded.max(0)));
-        }
+        let unit = unit_of(std::slice::from_ref(gpu), billed);
+        let all = raw(gpu, billed, unit);
         let pieces = fitted(all, Some(gpu.gpu), (billed, starting), unit, notes);
         spread.pieces.extend(pieces);
     }
@@ -123,44 +117,65 @@ impl Piece {
     }
 }
 
-/// The least common multiple of `unit` and what a GPU is divided by.
-fn multiple(unit: i64, gpu: &GpuPeriod) -> i64 {
-    let whole = |it: &Part| i64::from(it.of.max(1));
-    gpu.parts
-        .iter()
-        .map(whole)
-        .fold(unit, |a, b| a / divisor(a, b) * b)
+/// How many parts of a millisecond are counted, so that the time of every share is a whole number of them: the least
+/// common multiple of what the GPUs are divided by. Where that is so large that sums of time would not fit (no driver
+/// divides cards so, but whoever sends data may say it), as many as fit, and a share loses less than one of them.
+fn unit_of(gpus: &[GpuPeriod], whole: i64) -> i64 {
+    let parts = || gpus.iter().flat_map(|it| &it.parts);
+    let accounted = parts().map(|it| it.millis);
+    // What shares leave of their cards, and what is missing to the whole, have their place beside what is accounted.
+    let present = gpus.iter().map(|it| it.present_millis);
+    let all = accounted.chain(present).map(|it| it.max(0));
+    let all = all.fold(whole, i64::saturating_add);
+    let most = (i64::MAX / all.max(1)).max(1);
+    let multiple = parts().try_fold(1_i64, |unit, it| {
+        let of = i64::from(it.of.max(1));
+        let next = (unit / divisor(unit, of)).checked_mul(of)?;
+        (next <= most).then_some(next)
+    });
+    multiple.unwrap_or(most)
 }
 
 fn divisor(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-fn raw(gpu: &GpuPeriod, unit: i64) -> Vec<Raw> {
+/// What a GPU did, and of one with shares what they leave of the time for which the card was there.
+fn raw(gpu: &GpuPeriod, billed: i64, unit: i64) -> Vec<Raw> {
     let parts = gpu.parts.iter().filter(|it| it.millis > 0 && it.slices > 0);
-    parts
-        .map(|it| {
-            let piece = Piece {
-                gpu: Some(gpu.gpu),
-                share: it.share,
-                holder: it.holder,
-                state: it.state,
-                reason: it.reason,
-                gpu_millis: 0,
-                lost_millis: it.lost_millis * i64::from(it.slices) / i64::from(it.of.max(1)),
-                // A share's own counter counts the share.
-                energy: Energy {
-                    metered_millis: it.energy.metered_millis * i64::from(it.slices)
-                        / i64::from(it.of.max(1)),
-                    ..it.energy
-                },
-            };
-            (
-                piece,
-                it.millis * i64::from(it.slices) * (unit / i64::from(it.of.max(1))),
-            )
-        })
-        .collect()
+    let mut all: Vec<Raw> = parts.map(|it| of_part(gpu.gpu, it, unit)).collect();
+    if gpu.parts.iter().any(|it| it.of > 1) {
+        let present = gpu.present_millis.clamp(0, billed) * unit;
+        let stranded = present - all.iter().map(|it| it.1).sum::<i64>();
+        all.push((Piece::free(Some(gpu.gpu)), stranded.max(0)));
+    }
+    all
+}
+
+/// What a share did, or a whole GPU.
+fn of_part(gpu: usize, part: &Part, unit: i64) -> Raw {
+    let of = part.of.max(1);
+    // No share is more than its card.
+    let (slices, of) = (i128::from(part.slices.min(of)), i128::from(of));
+    let of_card = |whole: i128| {
+        let part = whole * slices / of;
+        i64::try_from(part).expect("a part is not more than the whole, which fits")
+    };
+    let piece = Piece {
+        gpu: Some(gpu),
+        share: part.share,
+        holder: part.holder,
+        state: part.state,
+        reason: part.reason,
+        gpu_millis: 0,
+        lost_millis: of_card(part.lost_millis.into()),
+        // A share's own counter counts the share.
+        energy: Energy {
+            metered_millis: of_card(part.energy.metered_millis.into()),
+            ..part.energy
+        },
+    };
+    (piece, of_card(i128::from(part.millis) * i128::from(unit)))
 }
 
 /// Pieces of exactly `millis`: what is missing belongs to the node's start for as long as that took and is

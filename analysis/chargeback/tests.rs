@@ -127,6 +127,38 @@ fn a_gpu_exchanged_within_the_hour_costs_no_more_than_the_node() {
 }
 
 #[test]
+fn the_rest_of_a_card_with_shares_is_stranded_where_another_card_was_exchanged_too() {
+    let share = |share| Part {
+        share: Some(share),
+        slices: 3,
+        of: 7,
+        ..part(Some(0), State::ActiveUnrated, HOUR)
+    };
+    let mut period = period(0, 0, &[part(Some(0), State::ActiveUnrated, HOUR)]);
+    period.gpus[0].parts = vec![share(0), share(1)];
+    let half = &mut period.gpus[7];
+    half.parts[0].millis = HOUR / 2;
+    half.present_millis = HOUR / 2;
+    let new = GpuPeriod {
+        gpu: 8,
+        ..half.clone()
+    };
+    period.gpus.push(new);
+    let made = october(&fleet(1), &[period], &book(RATES, ""));
+    let stranded = made
+        .lines
+        .iter()
+        .filter(|it| it.0.reason == Reason::Stranded);
+    let stranded: Vec<_> = stranded.map(|it| (it.0.gpu, it.1.gpu_millis)).collect();
+    assert_eq!(stranded, [(Some(0), HOUR / 7 + 1)]);
+    assert_eq!(made.headline().unobserved, Sum::default());
+    assert_eq!(
+        (made.total().gpu_millis, made.total().cost),
+        (8 * HOUR, 80 * USD)
+    );
+}
+
+#[test]
 fn shares_count_by_their_part_and_what_they_do_not_fill_is_stranded() {
     let share = |share, slices, of| Part {
         share: Some(share),
@@ -161,6 +193,34 @@ fn shares_count_by_their_part_and_what_they_do_not_fill_is_stranded() {
     let thirds: Vec<i64> = of_gpu(1).iter().map(|it| it.2).collect();
     assert_eq!(thirds, [HOUR / 3; 3]);
     assert_eq!(made.total().cost, 80 * USD);
+}
+
+#[test]
+fn shares_of_any_size_leave_the_time_and_the_money_of_their_node_where_they_are() {
+    // The largest primes of 32 bits: no number of milliseconds' parts that fits is a multiple of both.
+    let share = |share, of: u32| Part {
+        share: Some(share),
+        slices: of / 2,
+        of,
+        ..part(Some(share), State::ActiveUnrated, HOUR)
+    };
+    let mut period = period(0, 0, &[part(Some(2), State::Parked, HOUR)]);
+    period.gpus[0].parts = vec![share(0, 4_294_967_291), share(1, 4_294_967_279)];
+    let made = october(&fleet(1), std::slice::from_ref(&period), &book(RATES, ""));
+    assert_eq!(
+        (made.total().gpu_millis, made.total().cost),
+        (8 * HOUR, 80 * USD)
+    );
+    assert_eq!(made.headline().active.gpu_millis, HOUR, "half of it each");
+    assert_eq!(made.headline().unobserved, Sum::default());
+    // Nor does one that says that it is more than its card.
+    period.gpus[0].parts = vec![Part {
+        slices: u32::MAX,
+        ..share(0, 1)
+    }];
+    let made = october(&fleet(1), &[period], &book(RATES, ""));
+    assert_eq!(made.headline().active.gpu_millis, HOUR);
+    assert_eq!(made.notes, BTreeMap::new());
 }
 
 #[test]
@@ -254,7 +314,7 @@ fn groups_add_up_to_all_lines_and_the_dearest_comes_first() {
 }
 
 #[test]
-fn what_nobody_held_is_borne_as_the_policy_says_and_nothing_is_lost_by_it() {
+fn what_was_free_is_borne_as_the_policy_says_and_nothing_is_lost_by_it() {
     let parts = [
         part(Some(0), State::ActiveUnrated, HOUR / 2),
         part(Some(1), State::ActiveUnrated, HOUR / 4),
@@ -314,6 +374,41 @@ fn what_nobody_held_is_borne_as_the_policy_says_and_nothing_is_lost_by_it() {
             ("science", 40 * USD),
         ],
     );
+}
+
+#[test]
+fn what_nobody_saw_and_what_was_broken_is_divided_among_no_teams() {
+    let parts = [
+        part(Some(0), State::ActiveUnrated, HOUR / 4),
+        part(None, State::Unallocated, HOUR / 8),
+        part(None, State::Unhealthy, HOUR / 4),
+        part(None, State::Draining, HOUR / 8),
+    ];
+    // Of the last quarter of the hour nobody told: an eighth of it is the node's start.
+    let mut hour = period(0, 0, &parts);
+    hour.starting_millis = HOUR / 8;
+    let made = october(&fleet(1), &[hour], &book(RATES, ""));
+    let quota = BTreeMap::from([("science".to_owned(), 1)]);
+    for (to, science, platform) in [
+        (IdleTo::Platform, 20, Some(10 * USD)),
+        (IdleTo::Use, 30, None),
+        (IdleTo::Quota(quota), 30, None),
+        (IdleTo::Owner("science".to_owned()), 30, None),
+    ] {
+        let mut owners = owners();
+        owners.idle = vec![IdlePolicy {
+            from_ms: 0,
+            until_ms: None,
+            pool: "*".to_owned(),
+            to,
+        }];
+        let borne = made.borne(&owners);
+        let team = |name: &str| borne.get(&Payer::Team(name.to_owned())).copied();
+        assert_eq!(team("science"), Some(science * USD), "{:?}", owners.idle);
+        assert_eq!(team("platform"), platform, "{:?}", owners.idle);
+        assert_eq!(borne.get(&Payer::Nobody), Some(&(50 * USD)));
+        assert_eq!(borne.values().sum::<i128>(), made.total().cost);
+    }
 }
 
 #[test]
@@ -494,6 +589,8 @@ fn hours() -> impl Strategy<Value = Vec<NodePeriod>> {
             (4, 7),
             (1, 2),
             (1, 3),
+            (1, 4_294_967_291),
+            (4_294_967_278, 4_294_967_279),
         ][..],
     );
     let part = (state, holder, cut, 0..=HOUR, 0_usize..14).prop_map(

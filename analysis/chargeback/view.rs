@@ -1,5 +1,5 @@
 //! A chargeback as people read it: grouped by team, namespace, job, model, project, pool or GPU, with the
-//! states of each group; and once more with what nobody held borne as the policies say.
+//! states of each group; and once more with what was free borne as the policies say.
 
 use std::collections::BTreeMap;
 
@@ -51,6 +51,15 @@ impl Group {
             self.reasons.entry(*why).or_default().add(sum);
         }
     }
+}
+
+/// What is divided as one: a day of a pool.
+#[derive(Default)]
+struct Pool<'a> {
+    /// What was free of it costs so much.
+    free: i128,
+    /// GPU-milliseconds by who pays for them.
+    used: BTreeMap<&'a Payer, i64>,
 }
 
 /// The headline figures, all of the same lines.
@@ -215,26 +224,30 @@ impl Chargeback {
         headline
     }
 
-    /// The cost by payer with what nobody held borne as the policies say, day by day and pool by pool, or by cluster
+    /// The cost by payer with what was free borne as the policies say, day by day and pool by pool, or by cluster
     /// where a policy names that. Adds up to all lines. What no team used or has a quota of falls to the platform.
+    /// What nobody held and what was not free either (unobserved, unhealthy, starting, draining) stays
+    /// [`Payer::Nobody`]'s: whoever used a pool has no part in what broke, or in what nobody saw.
     pub fn borne(&self, owners: &Owners) -> BTreeMap<Payer, i128> {
         let mut borne: BTreeMap<Payer, i128> = BTreeMap::new();
-        let mut pools: BTreeMap<_, (&IdleTo, BTreeMap<&Payer, super::Sum>)> = BTreeMap::new();
+        let mut pools: BTreeMap<_, (&IdleTo, Pool<'_>)> = BTreeMap::new();
         for (of, sum) in &self.days {
             let at_ms = of.since_ms.max(of.day * super::MILLIS_PER_DAY);
             let at_ms = at_ms.max(self.from_ms);
             let (scope, to) = owners.idle_of(&self.pools[of.pool], at_ms);
             let pool = pools.entry((of.day, of.since_ms, scope));
-            let (_, payers) = pool.or_insert_with(|| (to, BTreeMap::new()));
-            payers.entry(&self.payers[of.payer]).or_default().add(sum);
-        }
-        for (to, payers) in pools.into_values() {
-            let nobody = payers.get(&Payer::Nobody).map_or(0, |it| it.cost);
-            for (payer, sum) in &payers {
-                if **payer != Payer::Nobody {
-                    *borne.entry((*payer).clone()).or_default() += sum.cost;
-                }
+            let (_, pool) = pool.or_insert_with(|| (to, Pool::default()));
+            let payer = &self.payers[of.payer];
+            if *payer == Payer::Nobody && of.is_idle {
+                pool.free += sum.cost;
+                continue;
             }
+            *borne.entry(payer.clone()).or_default() += sum.cost;
+            if *payer != Payer::Nobody {
+                *pool.used.entry(payer).or_default() += sum.gpu_millis;
+            }
+        }
+        for (to, pool) in pools.into_values() {
             let weights = match to {
                 IdleTo::Platform => Vec::new(),
                 IdleTo::Owner(team) => vec![(Payer::Team(team.clone()), 1)],
@@ -245,19 +258,19 @@ impl Chargeback {
                         .collect()
                 }
                 IdleTo::Use => {
-                    let held = payers.iter().filter(|it| **it.0 != Payer::Nobody);
-                    held.map(|(payer, sum)| ((*payer).clone(), sum.gpu_millis))
+                    let used = pool.used.iter();
+                    used.map(|(payer, millis)| ((*payer).clone(), *millis))
                         .collect()
                 }
             };
             let shares: Vec<i64> = weights.iter().map(|it| it.1).collect();
-            match apportion(nobody, &shares) {
+            match apportion(pool.free, &shares) {
                 Some(parts) => {
                     for ((payer, _), part) in weights.into_iter().zip(parts) {
                         *borne.entry(payer).or_default() += part;
                     }
                 }
-                None => *borne.entry(Payer::Team(PLATFORM.to_owned())).or_default() += nobody,
+                None => *borne.entry(Payer::Team(PLATFORM.to_owned())).or_default() += pool.free,
             }
         }
         borne.retain(|_, cost| *cost != 0);

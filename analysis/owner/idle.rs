@@ -1,4 +1,4 @@
-//! Who bears what nobody held: a table of policies, `from,until,pool,borne_by,team,gpus`.
+//! Who bears what was free, nobody's and idle: a table of policies, `from,until,pool,borne_by,team,gpus`.
 //!
 //! `borne_by` is `platform`, `use` (teams in proportion to the time that they held of the pool), `quota` (in
 //! proportion to the GPUs that a row of each team names) or `owner` (the team that reserved it).
@@ -24,7 +24,7 @@ pub fn pool(cluster: &str, node_pool: &str, gpu_model: &str) -> String {
     }
 }
 
-/// Who bears what nobody held.
+/// Who bears what was free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IdleTo {
     /// The platform.
@@ -64,7 +64,7 @@ impl IdlePolicy {
 }
 
 impl Owners {
-    /// Who bears what nobody held of a pool at a moment, and of what that is divided as one.
+    /// Who bears what was free of a pool at a moment, and of what that is divided as one.
     pub fn idle_of<'a>(&self, pool: &'a str, at_ms: i64) -> (&'a str, &IdleTo) {
         let now = self.idle.iter();
         let mut now = now.filter(|it| is_within(at_ms, it.from_ms, it.until_ms));

@@ -13,11 +13,12 @@ mod terms;
 
 use askama::Template;
 
-use super::{Report, STACK, day_text, efficiency};
+use super::{Report, STACK, bearer, day_text, efficiency};
 use crate::chargeback::Sum;
 use crate::chargeback::view::{By, Group};
 use crate::ledger::State;
 use crate::money::ratio;
+use crate::owner::Payer;
 use crate::table;
 
 /// Most rows of a table on the page. More is no reading; the CSV has all.
@@ -60,6 +61,7 @@ struct Page {
     advised: Vec<Row>,
     taken: Vec<Row>,
     advice_not_kept: String,
+    compared: String,
     variance: Vec<(&'static str, String)>,
     invoice: Vec<(&'static str, String)>,
     is_invoice_off: bool,
@@ -115,6 +117,8 @@ pub fn html(report: &Report<'_>) -> String {
     let groups = made.grouped(report.fleet, &report.by);
     let balance = made.balance();
     let (days, day_most) = days(report);
+    let notes = made.notes.iter();
+    let notes = notes.map(|(note, times)| format!("{note} ({times} times)"));
     let page = Page {
         title: report.title.clone(),
         from: table::moment_text(made.from_ms),
@@ -141,7 +145,7 @@ pub fn html(report: &Report<'_>) -> String {
         borne: report
             .borne
             .iter()
-            .map(|(who, cost)| (who.name().to_owned(), money(*cost)))
+            .map(|(who, cost)| (bearer_words(who), money(*cost)))
             .collect(),
         uses: efficiency::uses(report)
             .iter()
@@ -166,6 +170,7 @@ pub fn html(report: &Report<'_>) -> String {
         advised: advice::kinds(report),
         taken: advice::taken(report),
         advice_not_kept: report.advised.not_kept.clone().unwrap_or_default(),
+        compared: report.compared.clone(),
         variance: against::variance(report),
         invoice: against::invoice(report),
         is_invoice_off: report.reconciled.as_ref().is_some_and(|it| it.is_off()),
@@ -174,14 +179,21 @@ pub fn html(report: &Report<'_>) -> String {
         spot: terms::spot(report),
         spot_notes: terms::spot_notes(report),
         commitments: terms::commitments(report),
-        notes: made
-            .notes
-            .iter()
-            .map(|(note, times)| format!("{note} ({times} times)"))
-            .collect(),
-        findings: report.findings.clone(),
+        notes: listed(notes),
+        findings: listed(report.findings.iter().cloned()),
     };
     page.render().expect("writing into a text does not fail")
+}
+
+/// The first of sentences, and how many more there are: a fleet whose clocks disagree has one for each node.
+fn listed(all: impl Iterator<Item = String>) -> Vec<String> {
+    let mut all = all.fuse();
+    let mut listed: Vec<String> = all.by_ref().take(MAX_ROWS).collect();
+    match all.count() {
+        0 => {}
+        more => listed.push(format!("and {more} more")),
+    }
+    listed
 }
 
 /// Classes of states in charts and what they are called.
@@ -396,6 +408,13 @@ fn waste_row(it: &efficiency::Waste) -> Row {
         ],
         numbers: vec![hours(it.sum.gpu_millis), money(it.sum.cost)],
         is_bad: false,
+    }
+}
+
+fn bearer_words(payer: &Payer) -> String {
+    match bearer(payer) {
+        (who, Some(what)) => format!("{who}: {what}"),
+        (who, None) => who.to_owned(),
     }
 }
 

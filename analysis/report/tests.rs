@@ -13,6 +13,8 @@ use crate::taken::{self, Kind, Record, Standing};
 
 mod checked;
 
+mod page;
+
 mod reasons;
 
 mod told;
@@ -68,6 +70,7 @@ fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
         borne: made.borne(&owners()),
         reconciled: Some(made.reconciled(&invoice)),
         variance: Some(made.variance(made)),
+        compared: "All of October against all of September.".to_owned(),
         budgets: made.budgets(&budgets, (FIRST_HOUR + 48) * HOUR, made.until_ms),
         quotas: made.quotas(
             &BTreeMap::from([("science".to_owned(), 1)]),
@@ -253,6 +256,12 @@ fn every_form_adds_up_to_the_same_total_to_the_nano_unit() {
         borne.iter().map(|it| of(&it["cost"])).sum::<i128>(),
         total.cost
     );
+    // A twelfth of each hour nobody told: it is the platform's, whatever the policies, and says what it is.
+    let apart: Vec<_> = borne.iter().filter(|it| !it["what"].is_null()).collect();
+    assert_eq!(apart.len(), 1);
+    assert_eq!(apart[0]["payer"], "platform");
+    assert_eq!(apart[0]["what"], "not in use, not idle");
+    assert_eq!(of(&apart[0]["cost"]), made.headline().unobserved.cost);
     let variance = &json["variance"];
     let parts = ["price", "volume", "mix", "efficiency"].map(|it| of(&variance[it]));
     assert_eq!(parts.iter().sum::<i128>(), of(&variance["change"]));

@@ -4,6 +4,8 @@
 #
 # slurm.conf: Epilog=/usr/share/gpufleet/slurm/epilog.sh
 
+# The agent reads what is written here, as user gpufleet; slurmd gives its scripts the umask 077.
+umask 022
 folder=${GPUFLEET_JOB_FOLDER:-/var/lib/gpufleet-jobs}
 job=${SLURM_JOB_ID:-}
 case $job in '' | *[!0-9]*) exit 0 ;; esac

@@ -7,6 +7,8 @@
 # slurm.conf: Prolog=/usr/share/gpufleet/slurm/prolog.sh (as root, on the node, before the job).
 # A prolog that fails drains the node, so this one never fails: a job is worth more than its name.
 
+# The agent reads what is written here, as user gpufleet; slurmd gives its scripts the umask 077.
+umask 022
 folder=${GPUFLEET_JOB_FOLDER:-/var/lib/gpufleet-jobs}
 job=${SLURM_JOB_ID:-}
 case $job in '' | *[!0-9]*) exit 0 ;; esac

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use axum::body::{Body, Bytes};
 use axum::extract::{Extension, State};
-use axum::http::HeaderValue;
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
 };
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use clap::ValueEnum as _;
 use serde::Deserialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa::IntoParams;
 
 use super::problem::{Asked, Problem};
@@ -19,6 +21,23 @@ use crate::web::Web;
 
 /// What the browser may do with a report, which brings its style with it, so that it can be sent by mail: show it.
 const OF_A_REPORT: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox";
+
+/// Most KiB of reports that are on their way: a FOCUS file of 10,000 GPUs is 455 MB, and whoever is slow to take it keeps
+/// it here.
+const ROOM_KIB: u32 = 1 << 20;
+
+/// Room for reports that are on their way to who asked for them.
+#[derive(Debug, Clone)]
+pub struct Room {
+    kib: Arc<Semaphore>,
+    most: u32,
+}
+
+/// A report, and the room that it takes until the last byte of it is gone.
+struct Held {
+    text: String,
+    _room: OwnedSemaphorePermit,
+}
 
 /// Which month, of what, in which form.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
@@ -106,7 +125,7 @@ async fn answer(
     let asked = asked.and_then(|it| it.at(basis));
     let asked = asked.and_then(|it| it.version(version.as_deref()));
     let asked = asked.map_err(Problem::bad)?;
-    // One at a time, also of those that nobody waits for any more: a month of a large fleet is large.
+    // One is made at a time, also of those that nobody waits for any more: a month of a large fleet is large.
     let permit = Arc::clone(&web.reports).acquire_owned().await;
     let terms = web.app.money.terms();
     let days = report::read(&web.app.store, &web.specs, &asked).await;
@@ -121,11 +140,12 @@ async fn answer(
     let text = rendered.await.map_err(|error| {
         tracing::error!(%error, "a report failed");
         Problem::new(
-            axum::http::StatusCode::INTERNAL_SERVER_ERROR,
+            StatusCode::INTERNAL_SERVER_ERROR,
             "the report failed; the server's log says why",
         )
     })?;
-    let mut response = text.into_response();
+    let text = web.sent_reports.keep(text)?;
+    let mut response = Body::from(text).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -144,4 +164,69 @@ async fn answer(
         headers.insert(CONTENT_DISPOSITION, named);
     }
     Ok(response)
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self::of(ROOM_KIB)
+    }
+}
+
+impl Room {
+    fn of(kib: u32) -> Self {
+        let most = kib as usize;
+        Self {
+            kib: Arc::new(Semaphore::new(most)),
+            most: kib,
+        }
+    }
+
+    /// The bytes of a report, which take their room until they are sent or given up. One that is larger than all the
+    /// room takes all of it.
+    fn keep(&self, text: String) -> Result<Bytes, Problem> {
+        let kib = u32::try_from(text.len() / 1024 + 1).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.kib).try_acquire_many_owned(kib.min(self.most));
+        let room = room.map_err(|_| {
+            let mib = self.most / 1024;
+            Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!(
+                    "reports that others are downloading fill the {mib} MiB for them: try again"
+                ),
+            )
+        })?;
+        Ok(Bytes::from_owner(Held { text, _room: room }))
+    }
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_that_are_on_their_way_take_room_until_their_last_byte_is_gone() {
+        let room = Room::of(4);
+        let text = |kib: usize| "x".repeat(kib * 1024 - 1);
+        let mut first = room.keep(text(3)).expect("there is room");
+        let second = room.keep(text(1)).expect("there is room for a small one");
+        let refused = room.keep(text(1)).expect_err("there is none");
+        let refused = refused.into_response();
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+        // All but a byte of it is sent.
+        let last = first.split_off(first.len() - 1);
+        drop(first);
+        assert!(room.keep(text(1)).is_err());
+        drop(last);
+        room.keep(text(3)).expect("there is room again");
+        drop(second);
+        let large = room.keep(text(9)).expect("one may be larger than the room");
+        assert_eq!(large.len(), 9 * 1024 - 1);
+        assert!(room.keep(String::new()).is_err(), "and is alone then");
+    }
 }

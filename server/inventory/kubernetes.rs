@@ -43,7 +43,7 @@ use scaler::{EventObject, event};
 pub(super) const URL_KEY: &str = "inventory.kubernetes_url";
 
 /// What gives the right to watch.
-pub const RIGHTS: &str = "ClusterRole and ClusterRoleBinding gpufleet-server (get, list, watch of nodes, pods, events, jobs, jobsets, workloads, resourceslices, resourceclaims, resourceclaimtemplates and deviceclasses; deploy/base/accounts.yaml)";
+pub const RIGHTS: &str = "ClusterRole and ClusterRoleBinding gpufleet-server (list, watch of nodes, pods, events, jobs, jobsets, workloads, resourceslices, resourceclaims, resourceclaimtemplates and deviceclasses; deploy/base/accounts.yaml)";
 
 /// Pods that are over hold nothing and wait for nothing.
 const PODS: &str =

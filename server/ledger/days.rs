@@ -1,8 +1,13 @@
 //! Days of the ledger: what a GPU or share did in a day (UTC), by holder, with what prices it.
 //!
-//! A day is a pure function of its hours and of what its resource and its node say of themselves. When in an hour it
+//! A day is a pure function of its hours, of what its resource and its node say of themselves, and of what it said of its
+//! machine before: a node that is made anew under its name, or a card that is moved to another, is not what prices the
+//! days that are over. When in an hour it
 //! was there is told with the hour. Of hours of before that was written down the length is known and not the place:
 //! one that is not whole begins where the hour before ended, else it ends where the hour after begins.
+//!
+//! Limits: whoever sends data says what part of its card a share is, so it is one of 1,024 replicas and of 16 slices at
+//! the least; what says more says nothing.
 //!
 //! Numbers: one round puts together [`crate::store::MAX_DIRTY_DAYS`] (256) days; a day changes about
 //! every 10 minutes while it runs, so 10,000 GPUs are 17 days a second.
@@ -10,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 use gpufleet_analysis::ledger::{Energy, MILLIS_PER_HOUR, Reason, State};
 use gpufleet_telemetry::gpu_specs;
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
@@ -17,6 +23,13 @@ use gpufleet_telemetry::time::Timestamp;
 
 use crate::store::model::{DayFacts, DayHour, DayInput, DayOf, DayTime, LedgerDay};
 use crate::store::{Store, StoreError};
+
+/// Most replicas that a device is taken to have. NVIDIA's device plugin names no limit; no driver has time slices for
+/// as many.
+const MAX_REPLICAS: u32 = 1_024;
+
+/// Most compute slices that a card is taken to have: an A30 has four, the others seven.
+const MAX_SLICES: u32 = 16;
 
 /// Puts together the oldest days that are due. Returns how many.
 ///
@@ -81,6 +94,44 @@ pub fn put_together(input: &DayInput) -> LedgerDay {
 }
 
 fn facts(input: &DayInput) -> DayFacts {
+    let told = told_now(input);
+    let Some(before) = &input.before else {
+        return told;
+    };
+    // Whatever changes of a resource is seen when it is told.
+    let seen = input.node.iter().chain([&input.resource]);
+    let seen = seen.map(|it| it.last_seen.millis()).max();
+    let end_ms = (input.day + 1) * MILLIS_PER_DAY;
+    kept(before, told, seen.is_some_and(|it| it >= end_ms))
+}
+
+/// What a day says of its machine: what is told of it now, until that may be of another time or machine. Of a day that
+/// is over (that was told when it was) what it said before stays, and only what it did not know is added. Where another
+/// machine or node is told, all of it stays: a day has one, that on which it began.
+fn kept(before: &DayFacts, told: DayFacts, is_over: bool) -> DayFacts {
+    let differ = |one: &str, other: &str| !one.is_empty() && !other.is_empty() && one != other;
+    let is_other = differ(&before.instance, &told.instance) || differ(&before.node, &told.node);
+    if !is_over && !is_other {
+        return told;
+    }
+    let of = |before: &String, told: String| match is_other || !before.is_empty() {
+        true => before.clone(),
+        false => told,
+    };
+    DayFacts {
+        node: of(&before.node, told.node),
+        machine_type: of(&before.machine_type, told.machine_type),
+        region: of(&before.region, told.region),
+        zone: of(&before.zone, told.zone),
+        provisioning: of(&before.provisioning, told.provisioning),
+        account: of(&before.account, told.account),
+        provider: of(&before.provider, told.provider),
+        instance: of(&before.instance, told.instance),
+        ..told
+    }
+}
+
+fn told_now(input: &DayInput) -> DayFacts {
     let own = &input.resource.resource;
     let node = input.node.as_ref().map(|it| &*it.resource);
     let text = |name: &str| told(own, node, name);
@@ -116,10 +167,12 @@ fn told(own: &Resource, node: Option<&Resource>, name: &str) -> String {
 
 /// A share's part of its card: compute slices of a MIG instance, as NVML tells them or as its profile names them
 /// (`3g.40gb`), of as many as NVML tells or a card of its model has; one of as many as there are else. A replica is one of
-/// as many as its device has, of the part of its card that this is.
+/// as many as its device has, of the part of its card that this is. It is one of
+/// 16 × 1,024 at the least.
 pub fn part(share: &Resource, siblings: u32) -> (u32, u32) {
     let replicas = share.attribute(attribute::REPLICAS);
-    if let Some(replicas) = replicas.and_then(|it| it.parse().ok()).filter(|it| *it > 0) {
+    let replicas = replicas.and_then(|it| it.parse::<u32>().ok());
+    if let Some(replicas) = replicas.filter(|it| (1..=MAX_REPLICAS).contains(it)) {
         let is_of_card =
             share.attribute(attribute::REPLICA_OF) == share.attribute(attribute::PARENT);
         let (slices, of) = if is_of_card {
@@ -127,7 +180,7 @@ pub fn part(share: &Resource, siblings: u32) -> (u32, u32) {
         } else {
             part_of_instance(share, 1)
         };
-        return (slices, of.saturating_mul(replicas));
+        return (slices, of * replicas);
     }
     part_of_instance(share, siblings)
 }
@@ -141,10 +194,10 @@ fn part_of_instance(share: &Resource, siblings: u32) -> (u32, u32) {
         Some((slices.parse().ok()?, of.parse().unwrap_or(of_model)))
     });
     let profile = share.attribute(attribute::MIG_PROFILE).and_then(slices_of);
-    let is_part = |(slices, of): &(u32, u32)| *slices > 0 && slices <= of;
+    let is_part = |(slices, of): &(u32, u32)| (1..=*of).contains(slices) && *of <= MAX_SLICES;
     let told = numbers.filter(is_part);
     told.or(profile.map(|it| (it, of_model)).filter(is_part))
-        .unwrap_or((1, siblings.max(1)))
+        .unwrap_or((1, siblings.clamp(1, MAX_REPLICAS)))
 }
 
 /// The compute slices of a profile: 3 of `3g.40gb`, also of `1c.3g.40gb`, a part of it, that shares them with others.
@@ -255,6 +308,44 @@ mod tests {
     }
 
     #[test]
+    fn a_day_that_is_over_and_one_whose_machine_is_another_now_keep_what_they_said() {
+        let facts = |node: &str, instance: &str, provisioning: &str, zone: &str| DayFacts {
+            node: node.to_owned(),
+            instance: instance.to_owned(),
+            provisioning: provisioning.to_owned(),
+            zone: zone.to_owned(),
+            gpu_model: format!("of {provisioning}"),
+            ..DayFacts::default()
+        };
+        let check = |before: &DayFacts, told: &DayFacts, is_over, expected: [&str; 4]| {
+            let found = kept(before, told.clone(), is_over);
+            let [node, instance, provisioning, zone] = expected;
+            let expected = DayFacts {
+                gpu_model: told.gpu_model.clone(),
+                ..facts(node, instance, provisioning, zone)
+            };
+            assert_eq!(found, expected);
+        };
+        let spot = facts("n1", "i1", "spot", "");
+        let mended = facts("n1", "i1", "on_demand", "here");
+        check(&spot, &mended, false, ["n1", "i1", "on_demand", "here"]);
+        check(&spot, &mended, true, ["n1", "i1", "spot", "here"]);
+        let anew = facts("n1", "i2", "on_demand", "here");
+        let moved = facts("n2", "", "on_demand", "here");
+        for other in [anew, moved] {
+            for is_over in [false, true] {
+                check(&spot, &other, is_over, ["n1", "i1", "spot", ""]);
+            }
+        }
+        // Who tells no name of the machine may be the same.
+        let unnamed = facts("n1", "", "on_demand", "");
+        check(&spot, &unnamed, false, ["n1", "", "on_demand", ""]);
+        check(&spot, &unnamed, true, ["n1", "i1", "spot", ""]);
+        let nothing = facts("", "", "", "");
+        check(&nothing, &mended, true, ["n1", "i1", "on_demand", "here"]);
+    }
+
+    #[test]
     fn a_share_is_its_slices_of_the_card_or_one_of_its_siblings() {
         let share = |slices: &str| {
             Resource::new(ResourceKind::Share, "MIG-1").with(attribute::MIG_SLICES, slices)
@@ -291,6 +382,18 @@ mod tests {
         assert_eq!(part(&replica("MIG-1", "3/7"), 9), (3, 28));
         let none = replica("GPU-1", "").with(attribute::REPLICAS, "0");
         assert_eq!(part(&none, 2), (1, 2), "no number of replicas");
+        let many = |of: &str, number: &str| replica(of, "3/7").with(attribute::REPLICAS, number);
+        assert_eq!(part(&many("GPU-1", "1024"), 2), (1, 1_024));
+        assert_eq!(part(&many("MIG-1", "1024"), 2), (3, 7_168));
+        for number in ["1025", "4294967291", "4294967296"] {
+            let told = part(&many("GPU-1", number), 2);
+            assert_eq!(told, (3, 7), "{number} replicas are none");
+        }
+        assert_eq!(part(&share("1/16"), 3), (1, 16));
+        for slices in ["1/17", "4294967279/4294967291"] {
+            assert_eq!(part(&share(slices), 3), (1, 3), "{slices}");
+        }
+        assert_eq!(part(&share(""), 1_000_000), (1, 1_024));
         let both = share("2/8").with(attribute::MIG_PROFILE, "3g.40gb");
         assert_eq!(part(&both, 4), (2, 8), "NVML says it better");
         assert_eq!(

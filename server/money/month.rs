@@ -8,24 +8,22 @@
 //!
 //! Limits: [`MAX_DAYS`] a report.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
-use std::sync::Arc;
 
 use gpufleet_analysis::chargeback::spot::{Notice, Preempted, Spot};
-use gpufleet_analysis::chargeback::{
-    Asked, Chargeback, Detail, Fleet, MILLIS_PER_DAY, NodePeriod, Part, chargeback,
-};
-use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::chargeback::{Chargeback, Detail, Fleet, MILLIS_PER_DAY};
 use gpufleet_analysis::owner::Holder;
-use gpufleet_analysis::price_book::Commitment;
-use gpufleet_analysis::report;
 use gpufleet_analysis::report::efficiency::{Advised, Demand, RunTime, Serving};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::Terms;
-use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay, NodeLife, UnreadDay};
-use crate::store::{MAX_LIVES, MAX_SERVED_DAYS, ServedDays};
+use crate::store::model::{LedgerDay, NodeLife, UnreadDay};
+use crate::store::{MAX_SERVED_DAYS, ServedDays};
+
+mod gather;
+
+mod once;
 
 mod committed;
 
@@ -52,7 +50,7 @@ mod taken_back;
 #[cfg(test)]
 mod fixture;
 
-use nodes::Nodes;
+use gather::{Gathered, gathered};
 pub(super) use read::{ledger, of_any_origin, train};
 pub use read::{read, serve};
 pub use recorded::Recorded;
@@ -135,84 +133,17 @@ pub(super) fn time_of(days: &Range<i64>) -> Range<Timestamp> {
     moment(days.start)..moment(days.end)
 }
 
-/// Days as the chargeback takes them.
-struct Gathered {
-    fleet: Fleet,
-    periods: Vec<NodePeriod>,
-    /// What is committed to for them.
-    commitments: Vec<Commitment>,
-    /// What was wrong, one sentence each.
-    findings: Vec<String>,
-}
-
-impl Gathered {
-    /// Charges some of the periods, those of a range of days.
-    fn charged(
-        &self,
-        periods: &[NodePeriod],
-        range: &Range<i64>,
-        terms: &Terms,
-        detail: Detail,
-    ) -> Chargeback {
-        chargeback(&Asked {
-            detail,
-            from_ms: range.start * MILLIS_PER_DAY,
-            until_ms: range.end * MILLIS_PER_DAY,
-            fleet: &self.fleet,
-            periods,
-            book: &terms.book,
-            commitments: &self.commitments,
-            owners: &terms.owners,
-        })
-    }
-}
-
-fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gathered {
-    let (from_ms, until_ms) = (range.start * MILLIS_PER_DAY, range.end * MILLIS_PER_DAY);
-    let mut gathering = Gathering::new(&days.holders);
-    let of_one = |one: &LedgerDay, other: &LedgerDay| Arc::ptr_eq(&one.of, &other.of);
-    for of_one in days.days.chunk_by(of_one) {
-        let mut in_range = of_one
-            .iter()
-            .filter(|it| range.contains(&it.day))
-            .peekable();
-        if in_range.peek().is_some() {
-            gathering.add(&of_one[0].of, in_range);
-        }
-    }
-    let mut findings = terms.findings.clone();
-    findings.extend(days.not_read(range));
-    let lives = &days.lives[..days.lives.len().min(MAX_LIVES)];
-    if lives.len() < days.lives.len() {
-        findings.push(format!(
-            "the inventory had more than {MAX_LIVES} nodes in that time: of the others only what agents told is in the report"
-        ));
-    }
-    let doubts = lives::add(&mut gathering.nodes, lives, (from_ms, until_ms));
-    findings.extend(doubts);
-    let (fleet, periods, unwatched) = gathering.finish(terms, (from_ms, until_ms));
-    for (cluster, millis) in unwatched {
-        findings.push(format!(
-            "{cluster}: of what is unobserved, {} GPU-hours at most are of nodes that went while the server did not see the cluster: each counts until it was missed",
-            report::hours(millis)
-        ));
-    }
-    let (commitments, left_out) =
-        committed::of(days, terms.book.commitments(), (from_ms, until_ms));
-    findings.extend(left_out);
-    Gathered {
-        fleet,
-        periods,
-        commitments,
-        findings,
-    }
-}
-
 /// Charges the days of a range (days since the Unix epoch), the lines as far apart as is asked for.
 pub fn charge(days: &Days, range: Range<i64>, terms: &Terms, detail: Detail) -> Month {
     let gathered = gathered(days, &range, terms);
     let made = gathered.charged(&gathered.periods, &range, terms, detail);
     month(days, &range, terms, gathered, made)
+}
+
+/// The money of a range alone, node by node.
+pub(super) fn charged(days: &Days, range: &Range<i64>, terms: &Terms) -> Chargeback {
+    let gathered = gathered(days, range, terms);
+    gathered.charged(&gathered.periods, range, terms, Detail::Nodes)
 }
 
 /// What was charged, with all that is told beside it.
@@ -282,214 +213,4 @@ pub(super) fn charge_with_days(
     };
     let by_day = range.clone().map(of_day).collect();
     (month(days, &range, terms, gathered, made), by_day)
-}
-
-/// A node as its days tell of it: one that came back as another machine is another one.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct NodeKey {
-    cluster: String,
-    node: String,
-    machine_type: String,
-    region: String,
-    provisioning: String,
-}
-
-/// What is known of a node day by day.
-type NodesByDay = BTreeMap<NodeKey, (Seen, BTreeMap<i64, NodeDay>)>;
-
-/// A node's day while its GPUs are gathered.
-#[derive(Default)]
-struct NodeDay {
-    spans: Vec<(i64, i64)>,
-    gpus: BTreeMap<usize, GpuDay>,
-    /// When the inventory had it, beside what was accounted.
-    there: Vec<(i64, i64)>,
-    /// When in that time it was not ready yet.
-    starting: Vec<(i64, i64)>,
-    /// When the inventory had it no more: what is unobserved then was not there.
-    gone: Vec<(i64, i64)>,
-    /// When in the time that the inventory had it nobody looked before it was missed.
-    unwatched: Vec<(i64, i64)>,
-    /// GPUs that it has by the inventory; 0 where that does not say.
-    count: u32,
-}
-
-#[derive(Default)]
-struct GpuDay {
-    spans: Vec<(i64, i64)>,
-    parts: Vec<Part>,
-}
-
-/// What was told of a node besides its name.
-#[derive(Debug, Clone, Default)]
-struct Seen {
-    /// Who provides it, as told; empty where nobody does.
-    provider: String,
-    zone: String,
-    account: String,
-    instance: String,
-    gpu_model: String,
-    /// The node pool, which the inventory tells; empty where nobody does.
-    pool: String,
-}
-
-struct Gathering<'a> {
-    fleet: Fleet,
-    nodes: NodesByDay,
-    gpu_of: HashMap<String, usize>,
-    share_of: HashMap<String, usize>,
-    holders: Holders<'a>,
-}
-
-/// Holders in the order in which they were met.
-struct Holders<'a> {
-    known: &'a HashMap<i64, Holder>,
-    met: Vec<Holder>,
-    place_of: HashMap<i64, usize>,
-}
-
-impl<'a> Gathering<'a> {
-    fn new(holders: &'a HashMap<i64, Holder>) -> Self {
-        Self {
-            fleet: Fleet::default(),
-            nodes: BTreeMap::new(),
-            gpu_of: HashMap::new(),
-            share_of: HashMap::new(),
-            holders: Holders {
-                known: holders,
-                met: Vec::new(),
-                place_of: HashMap::new(),
-            },
-        }
-    }
-
-    /// Adds days of one GPU or share.
-    fn add<'b>(&mut self, of: &DayOf, days: impl Iterator<Item = &'b LedgerDay>) {
-        let facts = &of.facts;
-        let is_card = !of.is_share || facts.parent.is_empty();
-        let card = if is_card { &of.id } else { &facts.parent };
-        let gpu = index_of(card, &mut self.gpu_of, &mut self.fleet.gpus);
-        let share =
-            (!is_card).then(|| index_of(&of.id, &mut self.share_of, &mut self.fleet.shares));
-        let (slices, whole) = if is_card {
-            (1, 1)
-        } else {
-            (facts.slices, facts.of)
-        };
-        let (seen, node) = self
-            .nodes
-            .entry(key_of(of, card))
-            .or_insert_with(|| (seen_of(facts), BTreeMap::new()));
-        if seen.provider.is_empty() {
-            // Days of before did not tell it.
-            seen.provider.clone_from(&facts.provider);
-        }
-        for day in days {
-            let of_day = node.entry(day.day).or_default();
-            of_day.spans.extend(&day.spans);
-            let of_gpu = of_day.gpus.entry(gpu).or_default();
-            of_gpu.spans.extend(&day.spans);
-            of_gpu.parts.extend(day.times.iter().map(|time| Part {
-                share,
-                slices,
-                of: whole,
-                holder: self.holders.place(time),
-                state: time.state,
-                reason: time.reason,
-                millis: time.millis,
-                lost_millis: time.lost_millis,
-                energy: time.energy,
-            }));
-        }
-    }
-
-    /// Nodes and their periods; and by cluster for how long GPUs are billed that may have been gone by then,
-    /// milliseconds.
-    fn finish(
-        self,
-        terms: &Terms,
-        range: (i64, i64),
-    ) -> (Fleet, Vec<NodePeriod>, BTreeMap<String, i64>) {
-        let mut fleet = Fleet {
-            holders: self.holders.met,
-            ..self.fleet
-        };
-        let (mut periods, mut unwatched) = (Vec::new(), BTreeMap::new());
-        for (key, (seen, days)) in self.nodes {
-            let mut nodes = Nodes::new(terms, &key, seen, range);
-            for (day, of_day) in days {
-                nodes.add(day, of_day, &mut fleet, &mut periods);
-            }
-            if nodes.unwatched_millis > 0 {
-                *unwatched.entry(key.cluster.clone()).or_default() += nodes.unwatched_millis;
-            }
-        }
-        (fleet, periods, unwatched)
-    }
-}
-
-impl Holders<'_> {
-    /// The place of a holder in the list of those that were met, which it joins.
-    fn place(&mut self, time: &DayTime) -> Option<usize> {
-        if time.holder == 0 && !is_held(time.state) {
-            return None;
-        }
-        let place = self.place_of.entry(time.holder).or_insert_with(|| {
-            let known = self.known.get(&time.holder);
-            self.met.push(known.cloned().unwrap_or_default());
-            self.met.len() - 1
-        });
-        Some(*place)
-    }
-}
-
-/// The node that a GPU is on.
-fn key_of(of: &DayOf, card: &str) -> NodeKey {
-    let facts = &of.facts;
-    NodeKey {
-        cluster: of.cluster.clone(),
-        // A GPU whose sender names no node is one by itself.
-        node: match facts.node.as_str() {
-            "" => card.to_owned(),
-            node => node.to_owned(),
-        },
-        machine_type: facts.machine_type.clone(),
-        region: facts.region.clone(),
-        provisioning: facts.provisioning.clone(),
-    }
-}
-
-fn seen_of(facts: &DayFacts) -> Seen {
-    Seen {
-        provider: facts.provider.clone(),
-        zone: facts.zone.clone(),
-        account: facts.account.clone(),
-        instance: facts.instance.clone(),
-        gpu_model: facts.gpu_model.clone(),
-        pool: String::new(),
-    }
-}
-
-/// Whether somebody holds a GPU in this state.
-const fn is_held(state: State) -> bool {
-    matches!(
-        state,
-        State::StartingPod
-            | State::Stalled
-            | State::ActiveEfficient
-            | State::ActiveInefficient
-            | State::ActiveUnrated
-            | State::Gap
-            | State::Parked
-            | State::HeldEmpty
-    )
-}
-
-fn index_of(name: &str, known: &mut HashMap<String, usize>, all: &mut Vec<String>) -> usize {
-    if let Some(index) = known.get(name) {
-        return *index;
-    }
-    all.push(name.to_owned());
-    known.insert(name.to_owned(), all.len() - 1);
-    all.len() - 1
 }

@@ -15,6 +15,8 @@ use super::month::{self, Days};
 use super::{Terms, advice, tables};
 use crate::store::{Store, StoreError};
 
+mod against;
+
 /// Hours of a day.
 const HOURS: i64 = 24;
 
@@ -77,6 +79,8 @@ pub struct Asked {
     pub title: String,
     /// Its days, since the Unix epoch; the end of the day that runs where it runs.
     pub days: Range<i64>,
+    /// Those of them that are over.
+    pub whole: Range<i64>,
     /// The first day of the month after it.
     pub end_day: i64,
     /// The first day of the month before it.
@@ -180,6 +184,7 @@ impl Asked {
             form,
             title: title(month),
             days: first..end.min(today + 1),
+            whole: first..end.min(today),
             end_day: end,
             before_day: month_before(first),
             by,
@@ -222,6 +227,16 @@ impl Asked {
         let shows =
             self.form == Form::Html || self.what == What::Chargeback && self.form == Form::Json;
         shows && self.basis == Basis::FullyLoaded
+    }
+
+    /// The days of the month before with which it is compared: of a month that runs as many as of it are over, because
+    /// half a month is no cheaper than a whole one.
+    fn days_before(&self) -> Range<i64> {
+        let (first, end) = (self.before_day, self.days.start);
+        match self.whole == self.days {
+            true => first..end,
+            false => first..end.min(first + (self.whole.end - self.whole.start)),
+        }
     }
 
     /// Whether it shows what training came to.
@@ -296,9 +311,9 @@ fn title(month: &str) -> String {
 /// When the store does not answer.
 pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 2], StoreError> {
     let cluster = asked.cluster.as_deref();
-    let before = asked.before_day..asked.days.start;
+    let before = asked.days_before();
     let earlier = async {
-        match asked.compares() {
+        match asked.compares() && !before.is_empty() {
             true => month::ledger(store, before, cluster).await,
             false => Ok(Days::default()),
         }
@@ -330,26 +345,18 @@ pub fn render(
     invoice: Option<&Invoice>,
     now: Timestamp,
 ) -> String {
-    let is_there = !before.days.is_empty() || !before.lives.is_empty();
-    let before_days = asked.before_day..asked.days.start;
-    let (month, earlier) = std::thread::scope(|scope| {
-        let charged = || month::charge(before, before_days.clone(), terms, Detail::Nodes);
-        let earlier = is_there.then(|| scope.spawn(charged));
+    let (month, compared) = std::thread::scope(|scope| {
+        let compared = scope.spawn(|| against::charged(asked, [days, before], terms));
         let month = month::charge(days, asked.days.clone(), terms, asked.detail());
-        let earlier = earlier.map(|it| it.join());
-        let earlier = earlier.map(|it| it.unwrap_or_else(|why| std::panic::resume_unwind(why)));
-        (month, earlier)
+        let compared = compared.join();
+        let compared = compared.unwrap_or_else(|why| std::panic::resume_unwind(why));
+        (month, compared)
     });
     let budgets = asked.budgets(terms);
     let end_ms = asked.end_day * MILLIS_PER_DAY;
     let mut findings = month.findings;
     findings.extend(month.recorded.missing(&asked.days, now));
-    let not_recorded = earlier
-        .iter()
-        .flat_map(|it| it.recorded.missing(&before_days, now));
-    let of_before = before.not_read(&before_days).into_iter();
-    let of_before = of_before.chain(not_recorded);
-    findings.extend(of_before.map(|it| format!("of the month before, {it}")));
+    findings.extend(against::findings(asked, before, compared.as_ref(), now));
     if asked.cluster.is_some() && terms.budgets.iter().any(|it| it.cluster.is_empty()) {
         let why = "budgets that name no cluster are of all live clusters together: a report of one cluster shows those that name it";
         findings.push(why.to_owned());
@@ -386,7 +393,11 @@ pub fn render(
         by: asked.by.clone(),
         borne: made.borne(&terms.owners),
         reconciled: invoice.map(|it| made.reconciled(it)),
-        variance: earlier.as_ref().map(|it| made.variance(&it.made)),
+        variance: compared.as_ref().map(|it| it.variance(made)),
+        compared: match compared.is_some() || asked.compares() && asked.whole.is_empty() {
+            true => against::words(asked),
+            false => String::new(),
+        },
         budgets: match is_whole {
             true => made.budgets(&budgets, now.millis(), end_ms),
             false => Vec::new(),

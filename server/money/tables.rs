@@ -43,7 +43,7 @@ pub enum Kind {
     Commitments,
     /// Owner rules.
     Owners,
-    /// Who bears what nobody held.
+    /// Who bears what was free.
     Idle,
     /// Budgets.
     Budgets,

@@ -14,7 +14,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::Store;
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
-use super::model::{DayHour, DayInput, DayTime, KnownResource, LedgerDay, UnreadDay};
+use super::model::{DayFacts, DayHour, DayInput, DayTime, KnownResource, LedgerDay, UnreadDay};
 use super::{holders, subjects};
 
 pub(super) mod packed;
@@ -103,6 +103,7 @@ impl Store {
         let known = subjects::known(&mut transaction, ids, doing, &mut Vec::new()).await?;
         let nodes = nodes(&mut transaction, &self.0.lease, &known).await?;
         let siblings = siblings(&mut transaction, &self.0.lease, &known, dirty).await?;
+        let mut before = before(&mut transaction, dirty).await?;
         let mut hours = hours(&mut transaction, dirty).await?;
         let input = |it: &DirtyDay| {
             let resource = known.get(&it.subject)?.clone();
@@ -116,6 +117,7 @@ impl Store {
                 subject: it.subject,
                 mark: it.mark,
                 node: node.cloned(),
+                before: before.remove(&(it.day, it.subject)),
                 siblings: siblings.get(&(it.day, it.subject)).copied().unwrap_or(1),
                 hours: hours.remove(&(it.day, it.subject)).unwrap_or_default(),
                 resource,
@@ -274,6 +276,38 @@ async fn nodes(
     for row in rows.doing(doing)? {
         let read = subjects::read(&row, &mut bad)?;
         found.extend(read.map(|it| ((it.key.cluster.to_string(), it.key.id.to_string()), it)));
+    }
+    Ok(found)
+}
+
+/// What days said when they were put together last, by day and resource.
+async fn before(
+    transaction: &mut Transaction,
+    dirty: &[DirtyDay],
+) -> Result<HashMap<(i64, i64), DayFacts>, StoreError> {
+    let doing = "reading what days said before";
+    let columns = [
+        Column::Ints(dirty.iter().map(|it| it.day).collect()),
+        Column::Ints(dirty.iter().map(|it| it.subject).collect()),
+    ];
+    let after = ") SELECT d.day, d.subject, d.cluster, d.data FROM k CROSS JOIN ledger_day d
+        WHERE d.day = k.day AND d.subject = k.subject";
+    let rows = transaction
+        .rows("WITH k (day, subject) AS (", &columns, after)
+        .await;
+    let (mut found, mut heads) = (HashMap::new(), Heads::default());
+    for row in rows.doing(doing)? {
+        let (day, subject) = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
+        let (cluster, data) = (row.text(2).doing(doing)?, row.blob(3).doing(doing)?);
+        match heads.unpack((day, subject), cluster, data) {
+            Ok(read) => {
+                found.insert((day, subject), read.of.facts.clone());
+            }
+            // It is put together of what is said now, as one that never was.
+            Err(error) => {
+                tracing::error!(day, subject, error, "what a day of the ledger said is lost");
+            }
+        }
     }
     Ok(found)
 }

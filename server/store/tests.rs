@@ -57,6 +57,8 @@ mod money;
 
 mod daily;
 
+mod lived;
+
 mod energy;
 
 mod advice;

@@ -27,6 +27,8 @@ const TICK_S: i64 = 60;
 const LOOK_S: i64 = 6;
 /// Inactive for so long is idle; stalled for so long is a stall.
 const LONG_S: i64 = 300;
+/// What may be rounded off: half a nano-dollar of each of the eight nodes on each of at most three days, and one of each here.
+const ROUNDED: i128 = 24;
 /// More of 80 GB than 512 MiB.
 const EMPTY_RATIO: f64 = 0.006;
 /// What an hour of a node's eight costs in us-central1, nano-USD: of one on Spot, of two of other machine types on
@@ -47,7 +49,7 @@ enum Shown {
     Idle { is_empty: bool },
 }
 
-/// Seconds in each state.
+/// Milliseconds in each state.
 type States = BTreeMap<String, i64>;
 
 fn shown(node: usize, gpu: usize, second: i64) -> Shown {
@@ -78,8 +80,9 @@ fn truth(node: usize, gpu: usize, from_s: i64, until_s: i64) -> (States, i64) {
     for run in looks.chunk_by(|a, b| a == b || is_idle(a) && is_idle(b)) {
         changes += 1;
         let seconds = run.len() as i64 * LOOK_S;
-        let mut add =
-            |state: &str, seconds: i64| *states.entry(state.to_owned()).or_default() += seconds;
+        let mut add = |state: &str, seconds: i64| {
+            *states.entry(state.to_owned()).or_default() += seconds * 1_000
+        };
         match run[0] {
             Shown::Free => add("unallocated", seconds),
             Shown::Active => add("active_unrated", seconds),
@@ -115,7 +118,7 @@ fn reports(server: &server::Server, months: &[String]) -> Vec<Value> {
     months.iter().map(ask).collect()
 }
 
-/// Seconds by GPU and state, and teams by GPU, of all reports.
+/// Milliseconds by GPU and state, and teams by GPU, of all reports.
 fn told(reports: &[Value]) -> (BTreeMap<String, States>, BTreeMap<String, Vec<String>>) {
     let (mut states, mut teams) = (BTreeMap::new(), BTreeMap::new());
     for group in reports
@@ -131,13 +134,14 @@ fn told(reports: &[Value]) -> (BTreeMap<String, States>, BTreeMap<String, Vec<St
             .push(word("team"));
         for (state, sum) in group["states"].as_object().into_iter().flatten() {
             let millis = sum["gpu_millis"].as_i64().unwrap_or(0);
-            *of_gpu.entry(state.clone()).or_default() += millis / 1_000;
+            *of_gpu.entry(state.clone()).or_default() += millis;
         }
     }
     (states, teams)
 }
 
-/// What differs from the truth by more than a tick a change.
+/// What differs from the truth by more than a tick a change; and of all that was seen by more than a tick, since the last
+/// ticks, of 10 s, may not be there.
 fn differences(
     found: &BTreeMap<String, States>,
     ids: &[Vec<String>],
@@ -151,16 +155,24 @@ fn differences(
             let found = found.get(id).unwrap_or(&nothing);
             for state in ["unallocated", "parked", "held_empty", "stalled"] {
                 let of = |it: &States| it.get(state).copied().unwrap_or(0);
-                // The live ticks after the history are 10 s, and the last of them may not be there.
-                let allowed = (changes + 1) * TICK_S;
+                let allowed = (changes + 1) * TICK_S * 1_000;
                 if (of(found) - of(&expected)).abs() > allowed {
                     let line = format!(
-                        "GPU {gpu} of node {node}: {state} {} s, must be {} s ± {allowed} s",
+                        "GPU {gpu} of node {node}: {state} {} ms, must be {} ms ± {allowed} ms",
                         of(found),
                         of(&expected)
                     );
                     wrong.push(line);
                 }
+            }
+            // Whoever falls silent at the end is unobserved for a while, and before that nobody is.
+            let seen = found.iter().filter(|it| it.0.as_str() != "unobserved");
+            let seen: i64 = seen.map(|it| *it.1).sum();
+            let whole = (span.1 - span.0) * 1_000;
+            if (seen - whole).abs() > TICK_S * 1_000 {
+                wrong.push(format!(
+                    "GPU {gpu} of node {node}: {seen} ms were seen of {whole} ms"
+                ));
             }
         }
     }
@@ -197,7 +209,7 @@ fn a_day_of_64_gpus_costs_what_its_nodes_cost_and_is_idle_when_its_gpus_were(wor
     simulator.stop();
     let journal = std::fs::read_to_string(world.path("simulator/journal")).unwrap_or_default();
     let until = journal::goes_on_at(&journal).map_or(began, |it| it.seconds());
-    let from = (began - 24 * 3_600).div_euclid(60) * 60;
+    let from = journal::whole_minutes(&journal).start.start().seconds();
     let at = Timestamp::from_seconds;
     let months = months(at(from), at(until));
     let mut last = Vec::new();
@@ -210,17 +222,22 @@ fn a_day_of_64_gpus_costs_what_its_nodes_cost_and_is_idle_when_its_gpus_were(wor
         last.is_empty().then_some(reports)
     });
     let (states, teams) = told(&found);
-    // What the nodes cost, from the published prices; a nano-dollar may be rounded off each node's day.
-    let (mut expected, mut cost) = (0, 0);
+    // What the nodes cost by the published prices: for the time that is told, to the rounding; and for as long as there
+    // were ticks, which is not told by anybody here.
+    let (mut expected, mut truth, mut tick) = (0, 0, 0);
     for (node, ids) in ids.iter().enumerate() {
-        let rate = MACHINES
-            .iter()
-            .find(|it| it.0 == node)
-            .unwrap_or(&MACHINES[3])
-            .1;
-        let seconds: i64 = ids.iter().flat_map(|id| states[id].values()).sum();
-        expected += rate * i128::from(seconds) / 8 / 3_600;
+        let machine = MACHINES.iter().find(|it| it.0 == node);
+        let rate = machine.unwrap_or(&MACHINES[3]).1;
+        let millis: i64 = ids.iter().flat_map(|id| states[id].values()).sum();
+        expected += rate * i128::from(millis) / 8 / 3_600_000;
+        truth += rate * i128::from(until - from) / 3_600;
+        tick += rate * i128::from(TICK_S) / 3_600;
     }
+    let amount = |value: &Value| {
+        let text = value.as_str().expect("money is text");
+        i128::from(gpufleet_analysis::money::parse(text).expect("an amount"))
+    };
+    let (mut cost, mut unseen) = (0, 0);
     for report in &found {
         assert_eq!(report["balance"]["is_exact"], true, "{}", report["balance"]);
         assert_eq!(
@@ -228,12 +245,18 @@ fn a_day_of_64_gpus_costs_what_its_nodes_cost_and_is_idle_when_its_gpus_were(wor
             "{}",
             report["findings"]
         );
-        let total = report["total"]["cost"].as_str().expect("money is text");
-        cost += i128::from(gpufleet_analysis::money::parse(total).expect("an amount"));
+        cost += amount(&report["total"]["cost"]);
+        unseen += amount(&report["unobserved"]["cost"]);
     }
-    // Above, seconds of each GPU and state were cut to whole ones.
-    let cut = 64 * 13 * 88_490_000_000 / 8 / 3_600;
-    assert!((cost - expected).abs() <= cut, "{cost} is not {expected}");
+    assert!(
+        (cost - expected).abs() <= ROUNDED,
+        "{cost} is not {expected}"
+    );
+    let seen = cost - unseen;
+    assert!(
+        (seen - truth).abs() <= tick,
+        "{seen} is not {truth} ± {tick}"
+    );
     assert!(
         teams[&ids[0][0]].contains(&"foundation-models".to_owned()),
         "{teams:?}"

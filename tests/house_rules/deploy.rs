@@ -27,11 +27,12 @@ mod security;
 const OVERLAYS: [&str; 3] = ["gke", "gke-autopilot", "on-prem"];
 
 /// What people make before they apply an overlay (docs/deploy.md): secrets, and the keys in them.
-const SECRETS: [(&str, &[&str]); 4] = [
+const SECRETS: [(&str, &[&str]); 5] = [
     ("gpufleet-ingest", &["token"]),
     ("gpufleet-read", &["token"]),
     ("gpufleet-operate", &["token"]),
     ("gpufleet-tls", &["tls.crt", "tls.key", "ca.crt"]),
+    ("gpufleet-ca", &["ca.crt"]),
 ];
 
 fn folder() -> PathBuf {

@@ -2,21 +2,24 @@
 
 use super::super::Report;
 use super::{money, signed};
+use crate::chargeback::variance::Variance;
 
+/// What the change from the month before is made of; dashes while nothing is compared.
 pub(super) fn variance(report: &Report<'_>) -> Vec<(&'static str, String)> {
-    let Some(it) = report.variance else {
-        return Vec::new();
+    let parts: [(&'static str, fn(Variance) -> i128); 5] = [
+        ("price: other rates for the same time", |it| it.price),
+        ("volume: more or less useful time", |it| it.volume),
+        ("mix: other machines, regions, terms", |it| it.mix),
+        ("efficiency: time paid for the same useful time", |it| {
+            it.efficiency
+        }),
+        ("change", |it| it.change),
+    ];
+    let row = |(what, of): (&'static str, fn(Variance) -> i128)| {
+        let figure = report.variance.map(|it| signed(of(it)));
+        (what, figure.unwrap_or_else(|| "–".to_owned()))
     };
-    vec![
-        ("price: other rates for the same time", signed(it.price)),
-        ("volume: more or less useful time", signed(it.volume)),
-        ("mix: other machines, regions, terms", signed(it.mix)),
-        (
-            "efficiency: time paid for the same useful time",
-            signed(it.efficiency),
-        ),
-        ("change", signed(it.change)),
-    ]
+    parts.map(row).into()
 }
 
 pub(super) fn invoice(report: &Report<'_>) -> Vec<(&'static str, String)> {

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 
-use super::spans::{Spans, within, without};
-use super::{NodeKey, NodesByDay, Seen};
+use super::gather::{NodeKey, NodesByDay, Seen};
+use super::spans::{Span, Spans, within};
 use crate::inventory::names::Names;
 use crate::store::model::NodeLife;
 
@@ -27,9 +27,9 @@ const BEHIND_MS: i64 = 20 * 60_000;
 /// the cluster says since when it is ready, not since when it was first.
 const STARTS_WITHIN_MS: i64 = 3_600_000;
 
-/// Adds nodes of the inventory, sorted by cluster, name and beginning, in a range of Unix milliseconds.
+/// Adds nodes of the inventory, sorted by cluster, name and beginning, in a time.
 /// Returns what could not be told of their names, one sentence each.
-pub(super) fn add(nodes: &mut NodesByDay, lives: &[NodeLife], range: (i64, i64)) -> Vec<String> {
+pub(super) fn add(nodes: &mut NodesByDay, lives: &[NodeLife], range: Span) -> Vec<String> {
     let keys: Vec<NodeKey> = nodes.keys().cloned().collect();
     let mut names: BTreeMap<&str, Names> = BTreeMap::new();
     let mut keys_of: HashMap<(&str, &str), Vec<&NodeKey>> = HashMap::new();
@@ -57,29 +57,21 @@ pub(super) fn add(nodes: &mut NodesByDay, lives: &[NodeLife], range: (i64, i64))
 }
 
 /// One life, which another of this name follows; `known` are the nodes of this name that agents told.
-fn one(
-    nodes: &mut NodesByDay,
-    life: &NodeLife,
-    next_ms: i64,
-    known: &[&NodeKey],
-    (from_ms, end_ms): (i64, i64),
-) {
-    let from = life.from_ms.max(from_ms);
-    let mut until = life.until_ms.min(next_ms).min(end_ms);
-    let mut last: Option<(i64, &NodeKey)> = None;
-    for &key in known {
-        let of_key = accounted(nodes, key, (from, until));
-        let end = of_key.iter().map(|it| it.1).max();
-        last = last.max(end.map(|it| (it, key)));
-    }
+fn one(nodes: &mut NodesByDay, life: &NodeLife, next_ms: i64, known: &[&NodeKey], range: Span) {
+    let from = life.from_ms.max(range.from_ms);
+    let mut time = Span::new(from, life.until_ms.min(next_ms).min(range.until_ms));
+    let last = last_told(nodes, known, time);
     if let Some((end, _)) = last
         && !life.is_gone
         && life.until_ms - end <= BEHIND_MS
     {
-        until = end;
+        time.until_ms = end;
     }
-    let days = match from < until {
-        true => from.div_euclid(MILLIS_PER_DAY)..(until - 1).div_euclid(MILLIS_PER_DAY) + 1,
+    let days = match time.length() > 0 {
+        true => {
+            time.from_ms.div_euclid(MILLIS_PER_DAY)
+                ..(time.until_ms - 1).div_euclid(MILLIS_PER_DAY) + 1
+        }
         false => 0..0,
     };
     let record = &life.record;
@@ -92,29 +84,26 @@ fn one(
     let known_from = record.first_seen.millis().min(ready);
     let is_start_known = known_from.saturating_sub(life.from_ms) <= STARTS_WITHIN_MS;
     for day in days {
-        let whole = (day * MILLIS_PER_DAY, (day + 1) * MILLIS_PER_DAY);
-        let there = (from.max(whole.0), until.min(whole.1));
+        let Some(there) = time.within(Span::days(&(day..day + 1))) else {
+            continue;
+        };
         // Of that day who told of it last; else who told last at all.
-        let of_day = known.iter().filter_map(|&key| {
-            let spans = accounted(nodes, key, there);
-            spans.iter().map(|it| it.1).max().map(|end| (end, key))
-        });
-        let key = of_day.max().or(last).map(|it| it.1.clone());
-        let key = key.unwrap_or_else(|| key_of(life));
+        let key = last_told(nodes, known, there).or(last);
+        let key = key.map_or_else(|| key_of(life), |it| it.1.clone());
         let others = known.iter().filter(|it| ***it != key);
         let others = others.flat_map(|it| accounted(nodes, it, there));
-        let there = without(there, others.collect());
+        let there = there.without(&others.collect::<Spans>());
         let (_, days) = nodes
             .entry(key)
             .or_insert_with(|| (seen_of(life), BTreeMap::new()));
         let of_day = days.entry(day).or_default();
         if record.node.created.is_some() && is_start_known {
             // Whoever tells no beginning tells no start.
-            let starting = (life.from_ms, ready);
+            let starting = Span::new(life.from_ms, ready);
             of_day.starting.extend(within(&there, starting));
         }
         if let Some(since) = record.unwatched_from.filter(|_| life.is_gone) {
-            let unwatched = (since.millis(), life.until_ms);
+            let unwatched = Span::new(since.millis(), life.until_ms);
             of_day.unwatched.extend(within(&there, unwatched));
         }
         of_day.there.extend(there);
@@ -131,20 +120,33 @@ fn one(
         };
         let first = life.until_ms.div_euclid(MILLIS_PER_DAY);
         for (_, of_day) in days.range_mut(first..) {
-            of_day
-                .gone
-                .push((life.until_ms, next_ms.max(life.until_ms)));
+            let gone = Span::new(life.until_ms, next_ms.max(life.until_ms));
+            of_day.gone.push(gone);
         }
     }
 }
 
+/// Until when these nodes were accounted in a time, and which of them so long.
+fn last_told<'a>(
+    nodes: &NodesByDay,
+    known: &[&'a NodeKey],
+    time: Span,
+) -> Option<(i64, &'a NodeKey)> {
+    let ends = known.iter().filter_map(|&key| {
+        let spans = accounted(nodes, key, time);
+        let end = spans.iter().map(|it| it.until_ms).max()?;
+        Some((end, key))
+    });
+    ends.max()
+}
+
 /// What agents accounted of a node in a time.
-fn accounted(nodes: &NodesByDay, key: &NodeKey, time: (i64, i64)) -> Spans {
+fn accounted(nodes: &NodesByDay, key: &NodeKey, time: Span) -> Spans {
     let Some((_, days)) = nodes.get(key) else {
         return Spans::new();
     };
-    let first = time.0.div_euclid(MILLIS_PER_DAY);
-    let last = time.1.div_euclid(MILLIS_PER_DAY);
+    let first = time.from_ms.div_euclid(MILLIS_PER_DAY);
+    let last = time.until_ms.div_euclid(MILLIS_PER_DAY);
     if last < first {
         return Spans::new();
     }

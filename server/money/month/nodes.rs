@@ -8,15 +8,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpufleet_analysis::chargeback::{Fleet, GpuPeriod, MILLIS_PER_DAY, Node, NodePeriod, Part};
+use gpufleet_analysis::chargeback::{Fleet, GpuPeriod, Node, NodePeriod, Part};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::idle;
 use gpufleet_analysis::price_book::Basis;
 
 use super::super::terms::PricedAs;
 use super::super::{Machine, Terms};
-use super::spans::{joined, length, within, without};
-use super::{GpuDay, NodeDay, NodeKey, Seen, seller};
+use super::gather::{GpuDay, NodeDay, NodeKey, Seen};
+use super::seller;
+use super::spans::{Span, Spans, joined, length, within};
 
 /// What a node is in the chargeback: one, or where its count of GPUs changes from day to day several, or
 /// where it is priced by its cards one a card.
@@ -24,7 +25,7 @@ pub(super) struct Nodes<'a> {
     terms: &'a Terms,
     machine: Machine<'a>,
     base: Node,
-    range: (i64, i64),
+    range: Span,
     of_count: BTreeMap<u32, PricedAs>,
     /// By the count of GPUs that are paid for, and what of it is one.
     placed: HashMap<(u32, Slot), usize>,
@@ -44,7 +45,7 @@ enum Slot {
 }
 
 impl<'a> Nodes<'a> {
-    pub(super) fn new(terms: &'a Terms, key: &'a NodeKey, seen: Seen, range: (i64, i64)) -> Self {
+    pub(super) fn new(terms: &'a Terms, key: &'a NodeKey, seen: Seen, range: Span) -> Self {
         let base = Node {
             cluster: key.cluster.clone(),
             name: key.node.clone(),
@@ -78,6 +79,7 @@ impl<'a> Nodes<'a> {
         }
     }
 
+    /// Adds a day of the node.
     pub(super) fn add(
         &mut self,
         day: i64,
@@ -85,81 +87,62 @@ impl<'a> Nodes<'a> {
         fleet: &mut Fleet,
         periods: &mut Vec<NodePeriod>,
     ) {
-        let gone = joined(std::mem::take(&mut of_day.gone));
-        if !gone.is_empty() {
-            for gpu in of_day.gpus.values_mut() {
-                cut_tail(gpu, &gone);
-            }
-            let left = of_day.gpus.values().flat_map(|it| &it.spans);
-            of_day.spans = left.copied().collect();
-        }
-        let there = joined(of_day.there);
-        // What agents tell of a node is no part of its start, whatever the cluster says.
-        let starting = joined(of_day.starting).into_iter();
-        let starting = starting.flat_map(|it| without(it, of_day.spans.clone()));
-        let starting: Vec<(i64, i64)> = starting.collect();
+        trim_gone(&mut of_day);
         let count = usual_count(&of_day.gpus).max(of_day.count);
         let node = self.priced(count, day);
-        let unwatched = joined(of_day.unwatched);
-        let silent = of_day.gpus.values().map(|it| silent(it, &unwatched));
-        self.unwatched_millis += silent.sum::<i64>();
-        let unwatched = unwatched.into_iter();
-        let unwatched = unwatched.flat_map(|it| without(it, of_day.spans.clone()));
-        self.unwatched_millis +=
-            length(&unwatched.collect::<Vec<_>>()) * i64::from(node.gpus.max(count));
-        let cards = of_day.gpus.into_iter().map(|(gpu, it)| {
-            let spans = joined(it.spans);
-            let period = GpuPeriod {
-                gpu,
-                present_millis: length(&spans),
-                parts: it.parts,
-            };
-            (spans, period)
-        });
-        let mut push = |node, billed: Vec<(i64, i64)>, gpus| {
-            let starting = billed.iter().flat_map(|it| within(&starting, *it));
-            periods.push(NodePeriod {
-                node,
-                from_ms: day * MILLIS_PER_DAY,
-                until_ms: (day + 1) * MILLIS_PER_DAY,
-                starting_millis: length(&starting.collect::<Vec<_>>()),
-                billed,
-                gpus,
-            });
+        self.unwatched_millis += unwatched_of(&of_day, node.gpus.max(count));
+        let starting = starting_of(&of_day);
+        let billed = match node.basis {
+            Basis::Own => self.cards(&node, of_day, count, fleet),
+            _ => vec![self.whole(&node, of_day, fleet)],
         };
-        if node.basis == Basis::Own {
-            let mut seen = Vec::new();
-            for (spans, card) in cards {
-                seen.extend_from_slice(&spans);
-                push(
-                    self.place(&node, Slot::Card(card.gpu), fleet),
-                    spans,
-                    vec![card],
-                );
-            }
-            for (slot, spans) in unseen(&seen, &there, count).into_iter().enumerate() {
-                push(
-                    self.place(&node, Slot::Unseen(slot), fleet),
-                    spans,
-                    Vec::new(),
-                );
-            }
-        } else {
-            let gpus = cards.map(|it| it.1).collect();
-            let billed = joined([of_day.spans, there].concat());
-            push(self.place(&node, Slot::Whole, fleet), billed, gpus);
+        periods.extend(billed.into_iter().map(|it| it.period(day, &starting)));
+    }
+
+    /// A node that is paid for as a whole.
+    fn whole(&mut self, node: &Node, of_day: NodeDay, fleet: &mut Fleet) -> Billed {
+        Billed {
+            node: self.place(node, Slot::Whole, fleet),
+            spans: joined([of_day.spans, of_day.there].concat()),
+            gpus: cards(of_day.gpus).map(|it| it.1).collect(),
         }
+    }
+
+    /// A node of which each card is paid for by itself, also those that nobody accounted of so many.
+    fn cards(
+        &mut self,
+        node: &Node,
+        of_day: NodeDay,
+        count: u32,
+        fleet: &mut Fleet,
+    ) -> Vec<Billed> {
+        let (mut billed, mut seen) = (Vec::new(), Spans::new());
+        for (spans, card) in cards(of_day.gpus) {
+            seen.extend_from_slice(&spans);
+            billed.push(Billed {
+                node: self.place(node, Slot::Card(card.gpu), fleet),
+                spans,
+                gpus: vec![card],
+            });
+        }
+        let unseen = unseen(&seen, &joined(of_day.there), count).into_iter();
+        billed.extend(unseen.enumerate().map(|(slot, spans)| Billed {
+            node: self.place(node, Slot::Unseen(slot), fleet),
+            spans,
+            gpus: Vec::new(),
+        }));
+        billed
     }
 
     /// The node with so many GPUs as it is priced on a day.
     fn priced(&mut self, gpus: u32, day: i64) -> Node {
-        let (terms, (from_ms, until_ms)) = (self.terms, self.range);
+        let (terms, range) = (self.terms, self.range);
         let machine = Machine {
             gpu_model: &self.base.gpu_model,
             gpus,
             ..self.machine
         };
-        let priced = || terms.priced_as(&machine, from_ms, until_ms);
+        let priced = || terms.priced_as(&machine, range.from_ms, range.until_ms);
         let priced = self.of_count.entry(gpus).or_insert_with(priced);
         let day_ms = day * MILLIS_PER_DAY;
         let (machine_type, basis, gpus) = priced.within(day_ms, day_ms + MILLIS_PER_DAY).clone();
@@ -180,12 +163,78 @@ impl<'a> Nodes<'a> {
     }
 }
 
+/// What is billed of a day: a node of the chargeback, when, and what its GPUs did.
+struct Billed {
+    node: usize,
+    /// Joined.
+    spans: Spans,
+    gpus: Vec<GpuPeriod>,
+}
+
+impl Billed {
+    fn period(self, day: i64, starting: &[Span]) -> NodePeriod {
+        let its_start = self.spans.iter().flat_map(|it| within(starting, *it));
+        let whole = Span::days(&(day..day + 1));
+        NodePeriod {
+            node: self.node,
+            from_ms: whole.from_ms,
+            until_ms: whole.until_ms,
+            starting_millis: its_start.map(Span::length).sum(),
+            billed: self.spans.into_iter().map(Into::into).collect(),
+            gpus: self.gpus,
+        }
+    }
+}
+
+/// Cards as the chargeback has them, with when each was accounted.
+fn cards(gpus: BTreeMap<usize, GpuDay>) -> impl Iterator<Item = (Spans, GpuPeriod)> {
+    gpus.into_iter().map(|(gpu, it)| {
+        let spans = joined(it.spans);
+        let period = GpuPeriod {
+            gpu,
+            present_millis: length(&spans),
+            parts: it.parts,
+        };
+        (spans, period)
+    })
+}
+
+/// Takes from a day what nobody saw of the time in which its node was gone.
+pub(super) fn trim_gone(of_day: &mut NodeDay) {
+    let gone = joined(std::mem::take(&mut of_day.gone));
+    if gone.is_empty() {
+        return;
+    }
+    for gpu in of_day.gpus.values_mut() {
+        cut_tail(gpu, &gone);
+    }
+    let left = of_day.gpus.values().flat_map(|it| &it.spans);
+    of_day.spans = left.copied().collect();
+}
+
+/// When the node was not ready yet. What agents tell of it is no part of its start, whatever the cluster says.
+fn starting_of(of_day: &NodeDay) -> Spans {
+    let starting = joined(of_day.starting.clone()).into_iter();
+    starting.flat_map(|it| it.without(&of_day.spans)).collect()
+}
+
+/// For how long at most this many GPUs are billed though nobody saw them and they may have been gone, milliseconds.
+fn unwatched_of(of_day: &NodeDay, count: u32) -> i64 {
+    let unwatched = joined(of_day.unwatched.clone());
+    let silent = of_day.gpus.values().map(|it| silent(it, &unwatched));
+    let silent: i64 = silent.sum();
+    let untold = unwatched
+        .into_iter()
+        .flat_map(|it| it.without(&of_day.spans));
+    silent + untold.map(Span::length).sum::<i64>() * i64::from(count)
+}
+
 /// With how many cards at once a node was seen for most of its day. Not the most: a card that is gone is
 /// accounted for up to an hour, in which the one in its place may be there.
 fn usual_count(gpus: &BTreeMap<usize, GpuDay>) -> u32 {
     let mut edges: Vec<(i64, i64)> = Vec::new();
-    for (from, until) in gpus.values().flat_map(|it| joined(it.spans.clone())) {
-        edges.extend([(from, 1), (until, -1)]);
+    for span in gpus.values().flat_map(|it| joined(it.spans.clone())) {
+        edges.extend([(span.from_ms, 1), (span.until_ms, -1)]);
     }
     edges.sort_unstable();
     let mut millis_of: BTreeMap<i64, i64> = BTreeMap::new();
@@ -204,7 +253,7 @@ fn usual_count(gpus: &BTreeMap<usize, GpuDay>) -> u32 {
 
 /// For how long at most a GPU was accounted and unobserved in these times, milliseconds: whoever falls silent is
 /// accounted for a while.
-fn silent(gpu: &GpuDay, times: &[(i64, i64)]) -> i64 {
+fn silent(gpu: &GpuDay, times: &[Span]) -> i64 {
     let unobserved = gpu.parts.iter().filter(|it| it.state == State::Unobserved);
     let of_card = |it: &Part| it.millis * i64::from(it.slices) / i64::from(it.of.max(1));
     let spans = joined(gpu.spans.clone()).into_iter();
@@ -214,7 +263,7 @@ fn silent(gpu: &GpuDay, times: &[(i64, i64)]) -> i64 {
 
 /// Takes from a GPU what is unobserved of the time in which its node was gone: whoever falls silent is
 /// accounted for a while as long as nobody knows better. What was observed then was there.
-fn cut_tail(gpu: &mut GpuDay, gone: &[(i64, i64)]) {
+fn cut_tail(gpu: &mut GpuDay, gone: &[Span]) {
     let mut spans = joined(std::mem::take(&mut gpu.spans));
     let unobserved = |it: &&mut Part| it.state == State::Unobserved && it.of == 1;
     let mut left: i64 = spans.iter().map(|it| length(&within(gone, *it))).sum();
@@ -228,18 +277,18 @@ fn cut_tail(gpu: &mut GpuDay, gone: &[(i64, i64)]) {
     // From the end: what is observed of a node that goes comes first.
     for gone in gone.iter().rev() {
         let mut kept = Vec::with_capacity(spans.len() + 1);
-        for (from, until) in spans.into_iter().rev() {
-            let end = until.min(gone.1);
-            let millis = (end - from.max(gone.0)).clamp(0, cut);
+        for span in spans.into_iter().rev() {
+            let end = span.until_ms.min(gone.until_ms);
+            let millis = span.within(*gone).map_or(0, |it| it.length().min(cut));
             if millis == 0 {
-                kept.push((from, until));
+                kept.push(span);
                 continue;
             }
             cut -= millis;
-            kept.push((end, until));
-            kept.push((from, end - millis));
+            kept.push(Span::new(end, span.until_ms));
+            kept.push(Span::new(span.from_ms, end - millis));
         }
-        kept.retain(|it| it.0 < it.1);
+        kept.retain(|it| it.from_ms < it.until_ms);
         kept.reverse();
         spans = kept;
     }
@@ -247,23 +296,21 @@ fn cut_tail(gpu: &mut GpuDay, gone: &[(i64, i64)]) {
 }
 
 /// When each of so many cards was not accounted while the node was there, fewest holes first.
-fn unseen(seen: &[(i64, i64)], there: &[(i64, i64)], count: u32) -> Vec<Vec<(i64, i64)>> {
+fn unseen(seen: &[Span], there: &[Span], count: u32) -> Vec<Spans> {
     let count = usize::try_from(count).unwrap_or(0);
-    let mut slots: Vec<Vec<(i64, i64)>> = vec![Vec::new(); count];
-    for (from, until) in there {
-        let seen = within(seen, (*from, *until));
-        let mut edges: Vec<i64> = seen.iter().flat_map(|it| [it.0, it.1]).collect();
-        edges.extend([*from, *until]);
+    let mut slots: Vec<Spans> = vec![Spans::new(); count];
+    for there in there {
+        let seen = within(seen, *there);
+        let all = seen.iter().chain([there]);
+        let mut edges: Vec<i64> = all.flat_map(|it| [it.from_ms, it.until_ms]).collect();
         edges.sort_unstable();
         edges.dedup();
         for edge in edges.windows(2) {
-            let (from, until) = (edge[0], edge[1]);
-            let there = seen.iter().filter(|it| it.0 <= from && until <= it.1);
+            let between = Span::new(edge[0], edge[1]);
+            let there = seen.iter().filter(|it| it.within(between) == Some(between));
             let missing = count.saturating_sub(there.count());
-            slots
-                .iter_mut()
-                .take(missing)
-                .for_each(|it| it.push((from, until)));
+            let slots = slots.iter_mut().take(missing);
+            slots.for_each(|it| it.push(between));
         }
     }
     slots.retain(|it| !it.is_empty());
@@ -272,7 +319,7 @@ fn unseen(seen: &[(i64, i64)], there: &[(i64, i64)], count: u32) -> Vec<Vec<(i64
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_analysis::chargeback::Detail;
+    use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
     use gpufleet_analysis::ledger::{Energy, Reason, State};
     use gpufleet_analysis::price_book::load;
     use gpufleet_analysis::table;
@@ -402,7 +449,7 @@ mod tests {
         let count = |days: Vec<LedgerDay>| {
             let mut gpus = BTreeMap::new();
             for (gpu, day) in days.iter().enumerate() {
-                let spans = day.spans.clone();
+                let spans = day.spans.iter().copied().map(Span::from).collect();
                 let of_gpu = GpuDay {
                     spans,
                     ..GpuDay::default()

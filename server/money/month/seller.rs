@@ -7,7 +7,7 @@
 use gpufleet_analysis::chargeback::Seller;
 use gpufleet_analysis::price_book::SHIPPED_MACHINES;
 
-use super::Seen;
+use super::gather::Seen;
 
 /// Whether a zone is one of Google Cloud's: `us-central1-a`. Those of others end otherwise: `us-east-1a`, `eastus-1`.
 fn is_google(zone: &str) -> bool {

@@ -19,7 +19,8 @@ use gpufleet_analysis::report::efficiency::Serving;
 use gpufleet_analysis::serving::Served;
 use gpufleet_telemetry::identity::attribute;
 
-use super::{Days, is_held};
+use super::Days;
+use super::gather::is_held;
 use crate::store::ServedDays;
 
 /// A node by cluster and name.

@@ -20,7 +20,8 @@ use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::{Days, Terms, is_held};
+use super::gather::is_held;
+use super::{Days, Terms};
 use crate::runs::goodput::spent;
 use crate::runs::{KnownRun, Run};
 use crate::store::model::LedgerDay;

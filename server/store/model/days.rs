@@ -102,6 +102,8 @@ pub struct DayInput {
     pub resource: KnownResource,
     /// Its node.
     pub node: Option<KnownResource>,
+    /// What the day said when it was put together last; none where it was not, or cannot be read.
+    pub before: Option<DayFacts>,
     /// Of a share: how many its card has.
     pub siblings: u32,
     /// Its hours, those that are there, in their order.

@@ -101,6 +101,12 @@ impl Bench {
             .expect("a known database opens")
     }
 
+    /// The server that comes after this one, on the same database.
+    pub(crate) async fn restarted(&self) -> Self {
+        self.store.close().await;
+        Self::open(self.config.clone(), None).await
+    }
+
     pub(crate) async fn commit(&self, commit: &Commit) -> Committed {
         let done = self.store.commit(commit, self.token).await;
         done.expect("a commit of the present holder")

@@ -17,7 +17,7 @@ use crate::money::{CostConfig, Money, Terms, month};
 const HOUR_S: i64 = 3_600;
 
 /// A name's holder, in a namespace of its own.
-fn holder(name: &str) -> KnownHolder {
+pub(super) fn holder(name: &str) -> KnownHolder {
     let holder = Holder {
         name: name.to_owned(),
         namespace: format!("of-{name}"),
@@ -32,7 +32,7 @@ fn holder(name: &str) -> KnownHolder {
 }
 
 /// Minutes `first` to before `end` after [`START`] of a GPU in somebody's hands, or nobody's.
-fn held(
+pub(super) fn held(
     gpu: &str,
     first: i64,
     end: i64,
@@ -229,6 +229,40 @@ both! {
             assert_eq!(zones, ["us-central1-a", "", ""]);
             assert!(Arc::ptr_eq(&days[1].of, &days[2].of) && days[0].of.id == days[1].of.id);
             assert_eq!((days[1].day, &days[0].times), (day + 1, &days[1].times));
+        }
+    }
+}
+
+both! {
+    async fn a_day_that_is_over_keeps_the_machine_that_it_was_priced_by(bench) {
+        let mut first = node_of_eight();
+        let node = first.resources.iter_mut().find(|it| it.key.kind == ResourceKind::Node).unwrap();
+        node.resource = Arc::new(Resource::clone(&node.resource).with(attribute::HOST_ID, "i-1"));
+        let mut anew = node.clone();
+        bench.commit(&first).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        assert_eq!(days::round(&bench.store, at(3 * HOUR_S)).await.unwrap(), 8);
+        // On the next day there is another machine of this name, on Spot.
+        let resource = Resource::clone(&anew.resource).with(attribute::HOST_ID, "i-2");
+        anew.resource = Arc::new(resource.with(attribute::PROVISIONING, "spot"));
+        anew.last_seen = Minute(START.0 + 25 * 60).start();
+        let mut later = commit(2, 0, START);
+        later.resources = vec![anew];
+        bench.commit(&later).await;
+        // And then all of the day before is put together again, as when something of it came late.
+        bench.execute("INSERT INTO ledger_day_dirty (day, subject, mark, due_ms)
+             SELECT day, subject, 1, 0 FROM ledger_day").await;
+        let terms = terms(tables());
+        for round in [0, 8] {
+            if round > 0 {
+                assert_eq!(days::round(&bench.store, at(26 * HOUR_S)).await.unwrap(), round);
+            }
+            let (made, _) = bench.charged(&terms).await;
+            assert_eq!(made.total().cost, 160_000_000_002);
+            let day = hour() / 24;
+            let days = month::read(&bench.store, day..day + 1, Some("live")).await.unwrap().days;
+            let facts = days.iter().map(|it| (&*it.of.facts.instance, &*it.of.facts.provisioning));
+            assert_eq!(facts.collect::<Vec<_>>(), [("i-1", "on_demand"); 8]);
         }
     }
 }

@@ -92,7 +92,7 @@ PodMonitoring: apiVersion kind metadata:Meta spec:Monitoring
 Monitoring: selector:Selector endpoints:[Scrape] targetLabels:TargetLabels
 TargetLabels: metadata:[]
 Scrape: port path interval timeout scheme tls:ScrapeTls authorization:ScrapeToken
-ScrapeTls: insecureSkipVerify serverName
+ScrapeTls: insecureSkipVerify serverName ca:SecretOf
 ScrapeToken: type credentials:SecretOf
 SecretOf: secret:KeyRef
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -67,9 +67,11 @@ fn of_the_driver(place: &Path, address: &str, uuid: &str, minor: &str) {
     fs::write(of_gpu.join("information"), text).expect("written");
 }
 
-/// Runs one of Slurm's scripts for a job.
+/// Runs one of Slurm's scripts for a job, as slurmd does.
 fn slurm(script: &str, folder: &Path, job: &str, gpus: &str) {
-    let status = Command::new(super::folder().join("slurm").join(script))
+    let status = Command::new("sh")
+        .args(["-c", "umask 077 && exec \"$0\""])
+        .arg(super::folder().join("slurm").join(script))
         .env("GPUFLEET_JOB_FOLDER", folder)
         .env("GPUFLEET_NVIDIA_GPUS", folder.with_extension("gpus"))
         .env("SLURM_JOB_ID", job)
@@ -156,6 +158,13 @@ fn slurms_prolog_names_a_gpu_by_its_uuid_too_where_the_driver_tells_it() {
     };
     slurm("prolog.sh", &folder, "7", "1-2");
     let of_second = "GPU-0a1b2c3d-0000-1111-2222-333344445555";
+    // The agent, which is not root, may read all of it.
+    let rights = |path: &Path| fs::metadata(path).expect("it is there").mode() & 0o777;
+    assert_eq!(rights(&folder), 0o755);
+    assert_eq!(rights(&folder.join(of_second)), 0o644);
+    slurm("prolog.sh", &folder, "9", "1");
+    slurm("epilog.sh", &folder, "9", "");
+    assert_eq!(rights(&folder.join("1")), 0o644, "it was written anew");
     assert_eq!(named(), ["1", "2", of_second]);
     let text = fs::read_to_string(folder.join(of_second)).expect("it is there");
     assert_eq!(text, "7\n");
@@ -291,11 +300,76 @@ fn the_package_holds_all_programs_and_refuses_one_that_needs_a_newer_c_library()
         "./usr/share/gpufleet/slurm/prolog.sh",
         "./usr/share/gpufleet/alerts/rules/gpu.yml",
         "./usr/share/doc/gpufleet/runbooks/xid.md",
+        "./usr/share/doc/gpufleet/LICENSE",
+        "./usr/share/doc/gpufleet/copyright",
     ] {
         assert!(
             listing.lines().any(|it| it.ends_with(path)),
             "{path}\n{listing}"
         );
+    }
+    let unpacked = place.path().join("unpacked");
+    let status = Command::new("dpkg-deb")
+        .arg("--raw-extract")
+        .args([&package, &unpacked])
+        .status();
+    assert!(status.expect("dpkg-deb is there").success());
+    let notices = unpacked.join("usr/share/doc/gpufleet/THIRD-PARTY");
+    let notices = fs::read_to_string(notices).expect("it is in the package");
+    let is_of_tokio = |it: &str| it.starts_with("tokio v1.") && it.ends_with(" MIT");
+    assert!(notices.lines().any(is_of_tokio), "{notices}");
+    assert!(!notices.contains("gpufleet"), "our own are under LICENSE");
+    its_scripts_do_what_is_usual(&unpacked);
+}
+
+/// What the scripts of a package ask of systemd when it is installed, updated and removed.
+fn its_scripts_do_what_is_usual(package: &Path) {
+    let machine = tempfile::tempdir().expect("a folder");
+    let (tools, said) = (machine.path().join("tools"), machine.path().join("said"));
+    for folder in ["tools", "run/systemd/system"] {
+        fs::create_dir_all(machine.path().join(folder)).expect("it can be made");
+    }
+    // A version that refuses the config that was good before: its unit does not come up.
+    let systemctl = format!(
+        "#!/bin/sh\necho \"$@\" >>{}\n[ \"$1\" != try-restart ]\n",
+        said.display()
+    );
+    for (tool, text) in [
+        ("systemctl", systemctl.as_str()),
+        ("systemd-sysusers", "#!/bin/sh\n"),
+        ("chown", "#!/bin/sh\n"),
+    ] {
+        let path = tools.join(tool);
+        fs::write(&path, text).expect("it can be written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its right");
+    }
+    let run = |script: &str, word: &str| {
+        fs::write(&said, "").expect("it can be written");
+        let done = Command::new(package.join("DEBIAN").join(script))
+            .arg(word)
+            .env("DPKG_ROOT", machine.path())
+            .env("PATH", format!("{}:/usr/bin:/bin", tools.display()))
+            .output();
+        let done = done.expect("it can be run");
+        let told = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.success(), "{script} {word}: {told}");
+        let asked = fs::read_to_string(&said).expect("it is there");
+        (asked.lines().map(str::to_owned).collect::<Vec<_>>(), told)
+    };
+    let (asked, told) = run("postinst", "configure");
+    let restarts = ["try-restart gpufleet-agent", "try-restart gpufleet-server"];
+    assert_eq!(asked, ["daemon-reload", restarts[0], restarts[1]]);
+    assert!(told.contains("journalctl -u gpufleet-server"), "{told}");
+    let both = "gpufleet-agent gpufleet-server";
+    let stops = [format!("stop {both}"), format!("--quiet disable {both}")];
+    assert_eq!(run("prerm", "remove").0, stops);
+    assert_eq!(run("postrm", "remove").0, ["daemon-reload"]);
+    for (script, word) in [
+        ("prerm", "upgrade"),
+        ("postrm", "upgrade"),
+        ("postrm", "purge"),
+    ] {
+        assert_eq!(run(script, word).0, [""; 0], "{script} {word}");
     }
 }
 

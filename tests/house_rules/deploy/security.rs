@@ -1,6 +1,8 @@
 //! The namespace's Pod Security labels let its pods in, on whatever level the cluster is by default, and nothing that
 //! needs more than they do. The levels are those of Kubernetes' Pod Security Standards.
 
+use std::collections::BTreeSet;
+
 use serde_norway::Value;
 
 use super::{all, at, list_at, text_at, workloads};
@@ -142,6 +144,75 @@ fn the_namespace_takes_its_pods_and_no_pod_that_needs_more() {
         }
     }
     none("the namespace has the level that its pods need", &broken);
+}
+
+#[test]
+fn accounts_may_what_their_programs_ask_for_and_no_more() {
+    let (mut rights, mut secrets) = (BTreeSet::new(), BTreeSet::new());
+    for (_, objects) in all() {
+        for (name, object) in &objects {
+            for rule in list_at(object, "rules") {
+                let texts = |key: &str| -> Vec<&str> {
+                    let all = list_at(rule, key).iter();
+                    all.filter_map(Value::as_str).collect()
+                };
+                for (resource, verb) in texts("resources")
+                    .into_iter()
+                    .flat_map(|it| texts("verbs").into_iter().map(move |verb| (it, verb)))
+                {
+                    if resource == "secrets" {
+                        let names = texts("resourceNames").into_iter();
+                        secrets.extend(names.map(str::to_owned));
+                    } else {
+                        rights.insert(format!("{name} {verb} {resource}"));
+                    }
+                }
+                assert!(
+                    !texts("resources").contains(&"secrets") || !texts("resourceNames").is_empty(),
+                    "{name} may read any secret"
+                );
+            }
+        }
+    }
+    let mut expected: BTreeSet<String> = [
+        "ClusterRole/gpufleet-agent list pods",
+        "ClusterRole/gpufleet-agent watch pods",
+        "ClusterRole/gpufleet-agent get nodes",
+        "ClusterRole/gpufleet-agent get namespaces",
+    ]
+    .map(str::to_owned)
+    .into();
+    // The server lists each kind and watches it from there; a single object it asks for only to taint a node.
+    let watched = "nodes pods events jobs jobsets workloads resourceslices resourceclaims resourceclaimtemplates deviceclasses";
+    for kind in watched.split(' ') {
+        let server = "ClusterRole/gpufleet-server";
+        expected.extend(["list", "watch"].map(|verb| format!("{server} {verb} {kind}")));
+    }
+    assert_eq!(rights, expected);
+    let readable = ["gpufleet-ca", "gpufleet-read"].map(str::to_owned);
+    assert_eq!(secrets, BTreeSet::from(readable));
+}
+
+#[test]
+fn who_shows_a_token_looks_at_the_certificate_first() {
+    let mut shown = 0;
+    for (overlay, objects) in all() {
+        for (name, object) in &objects {
+            for endpoint in list_at(object, "spec.endpoints") {
+                if endpoint.get("authorization").is_none() {
+                    continue;
+                }
+                let tls = endpoint.get("tls").or(endpoint.get("tlsConfig"));
+                let tls = tls.unwrap_or_else(|| panic!("{overlay}: {name} has no tls"));
+                assert_eq!(text_at(endpoint, "scheme"), "https", "{overlay}: {name}");
+                assert!(tls.get("insecureSkipVerify").is_none(), "{overlay}: {name}");
+                assert_eq!(text_at(tls, "ca.secret.key"), "ca.crt", "{overlay}: {name}");
+                assert_eq!(text_at(tls, "serverName"), "gpufleet-server.gpufleet.svc");
+                shown += 1;
+            }
+        }
+    }
+    assert_eq!(shown, all().len(), "each overlay has the server scraped");
 }
 
 #[test]
