@@ -118,7 +118,11 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
             .iter()
             .map(|it| over_budget(it, &today))
             .collect(),
-        sections: today.sections.iter().map(|it| part(it, &today)).collect(),
+        sections: today
+            .sections
+            .iter()
+            .map(|it| part(it, &today, frame.unjudged.is_some()))
+            .collect(),
         blind: blind::with_inventory(&web.app, &frame.grant, &view),
         others: others(&today),
         connect: is_empty.then(|| fleet::connect(&web.app.config.ingest.grpc_listen, &frame.host)),
@@ -182,7 +186,8 @@ fn line(counts: &Counts) -> String {
     line
 }
 
-fn part(section: &Section, today: &Today) -> Part {
+/// The clusters of one origin; `stands` where the detectors judge nothing.
+fn part(section: &Section, today: &Today, stands: bool) -> Part {
     let origin = section.origin;
     let dearest = section.waste.iter().filter_map(|it| it.day_cost).max();
     Part {
@@ -196,7 +201,7 @@ fn part(section: &Section, today: &Today) -> Part {
         },
         no_gpus: section.no_gpus(),
         bar: bar(&section.counts, origin),
-        figures: figures(section, &today.currency),
+        figures: figures(section, &today.currency, stands),
         rows: section
             .waste
             .iter()
@@ -236,16 +241,18 @@ fn bar(counts: &Counts, origin: Origin) -> Vec<Slice> {
     looks.into_iter().map(slice).collect()
 }
 
-fn figures(section: &Section, currency: &str) -> Vec<Figure> {
+fn figures(section: &Section, currency: &str, stands: bool) -> Vec<Figure> {
     const NO_PRICE: &str = "no GPU has a price";
+    const NOT_JUDGED: &str = "what broke since is not known";
     let incidents = Figure {
         name: "Incidents",
-        value: Ok(match section.incidents {
-            0 => "none open".to_owned(),
-            count => format!("{count} open"),
-        }),
+        value: match section.incidents {
+            0 if stands => Err("not known"),
+            0 => Ok("none open".to_owned()),
+            count => Ok(format!("{count} open")),
+        },
         anchor: "detectors",
-        small: String::new(),
+        small: if stands { NOT_JUDGED } else { "" }.to_owned(),
     };
     // What costs nothing and does nothing because nobody tells of it has no figure.
     if section.counts.all == 0 {
