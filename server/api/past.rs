@@ -225,7 +225,7 @@ pub async fn minutes(
     Place((cluster, id)): Place<(String, String)>,
     Asked(range): Asked<RangeAsked>,
 ) -> Result<Json<Minutes>, Problem> {
-    let live = find_gpu(&web, &grant, &cluster, &id)?;
+    let live = find_gpu(&web, &grant, &cluster, &id).await?;
     let (from, to) = range.resolve(web.app.clock.now(), 1, MAX_MINUTES_RANGE_HOURS)?;
     // Whole minutes: a part of one cannot be told from the rest.
     let minutes = from.minute()..Minute(to.shifted(-1).minute().0 + 1);
@@ -263,7 +263,7 @@ pub async fn hours(
     Place((cluster, id)): Place<(String, String)>,
     Asked(range): Asked<RangeAsked>,
 ) -> Result<Json<Hours>, Problem> {
-    let live = find_gpu(&web, &grant, &cluster, &id)?;
+    let live = find_gpu(&web, &grant, &cluster, &id).await?;
     let (from, to) = range.resolve(web.app.clock.now(), 24, MAX_HOURS_RANGE_DAYS * 24)?;
     let hours = from.minute().hour()..to.shifted(-1).minute().hour() + 1;
     let start = |hour: i64| Minute(hour * 60);

@@ -22,13 +22,14 @@ use super::incidents::Beside;
 use super::marks::{self, Marks};
 use super::reading::{self, Cell, Line};
 use super::series::{self, Series};
-use super::strip::{self, Strip};
+use super::strip::{self, Strip, Until};
 use super::{parts, peaks, problem};
 use crate::fleet::live::Live;
 use crate::inventory;
 use crate::inventory::cordoned::Cordoned;
 use crate::store::model::ResourceKey;
 use crate::view::changed::{self, Of};
+use crate::view::forgotten::{self, Found};
 use crate::view::gather::is_one_sample;
 use crate::view::{FleetView, judge, past};
 use crate::web::Web;
@@ -62,6 +63,8 @@ struct GpuPage {
     watermark: Option<&'static str>,
     watermark_sentence: &'static str,
     one_sample: bool,
+    /// Whether only the store knows it: then it has no readings.
+    is_forgotten: bool,
     second: Option<String>,
     cluster: Name,
     node: Name,
@@ -76,6 +79,7 @@ struct GpuPage {
     figures: Vec<Figure>,
     peaks: peaks::Peaks,
     strip: Strip,
+    until: Until,
     ranges: Vec<(i64, String, bool)>,
     series: Vec<Series>,
     series_marks: Marks,
@@ -98,7 +102,8 @@ struct Drawn {
     hours: i64,
     /// The same in minutes.
     minutes: Range<Minute>,
-    /// Where the day ends.
+    /// Where the day ends, and when that is.
+    until: Until,
     end: Timestamp,
     /// The nodes that are cordoned now.
     cordoned: Cordoned,
@@ -148,19 +153,11 @@ pub async fn show(
     Query(asked): Query<Asked>,
     frame: Frame,
 ) -> Response {
-    let cluster: Arc<str> = cluster.into();
-    let id: Arc<str> = id.into();
-    let found = [ResourceKind::Gpu, ResourceKind::Share]
-        .into_iter()
-        .filter(|_| frame.grant.may_see(&cluster))
-        .find_map(|kind| {
-            web.app.fleet.get(&ResourceKey {
-                cluster: Arc::clone(&cluster),
-                kind,
-                id: Arc::clone(&id),
-            })
-        });
-    let Some(live) = found else {
+    let found = match forgotten::gpu(&web.app, &frame.grant, &cluster, &id).await {
+        Ok(found) => found,
+        Err(error) => return problem::store_failed(frame, &error),
+    };
+    let Some(Found { live, is_forgotten }) = found else {
         let shown = text::harmless(&id, text::SHOWN_CHARACTERS);
         let place = text::harmless(&cluster, text::SHOWN_CHARACTERS);
         return problem::not_found(
@@ -177,16 +174,12 @@ pub async fn show(
         .and_then(|it| it.parse().ok())
         .filter(|it| RANGES.contains(it))
         .unwrap_or(DEFAULT_RANGE);
-    // A recording is drawn up to its own end, not up to now.
-    let end = if live.origin == Origin::Recorded {
-        live.last_point
-    } else {
-        frame.at
-    };
+    let (until, end) = Until::of(live.origin, live.last_point, frame.at);
     let minutes = Minute(end.minute().0 + 1 - hours * 60)..Minute(end.minute().0 + 1);
     let drawn = Drawn {
         hours,
         minutes: minutes.clone(),
+        until,
         end,
         cordoned: web.app.inventory.cordoned(inventory::now(&web.app)),
     };
@@ -219,6 +212,7 @@ pub async fn show(
     let job = jobs.into_values().next();
     page.job = job.map(|(key, rank)| (address::run(&key), Name::new(&key.run.job.name), rank));
     page.incidents = incidents;
+    page.is_forgotten = is_forgotten;
     page.second = second.map(|it| {
         let node = text::harmless(&it.node, text::SHOWN_CHARACTERS);
         format!("agent {} on node {node}", it.agent)
@@ -266,6 +260,7 @@ fn page(
     let Drawn {
         hours,
         minutes,
+        until,
         end,
         cordoned,
     } = drawn;
@@ -281,6 +276,7 @@ fn page(
         watermark: words::watermark(live.origin),
         watermark_sentence: words::watermark_sentence(live.origin),
         one_sample: is_one_sample(live),
+        is_forgotten: false,
         second: None,
         job: None,
         incidents: Beside::default(),
@@ -293,6 +289,7 @@ fn page(
         figures: figures(live),
         peaks: peaks::of(live, specs),
         strip: strip::strip(&past.hours, &[live.first_seen], *end),
+        until: *until,
         ranges: RANGES
             .into_iter()
             .map(|it| (it, format!("{here}?hours={it}"), it == *hours))

@@ -20,6 +20,7 @@ use super::problem;
 use super::reading::{self, Cell, Line};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
+use crate::view::forgotten::{self, WithNode};
 use crate::view::{ClusterView, GpuView, NodeView, past};
 use crate::web::Web;
 use crate::words::text::{self, Name};
@@ -36,6 +37,8 @@ struct NodePage {
     cluster_address: String,
     node: Name,
     silent: Option<String>,
+    /// Whether only the store knows it: then nothing of it has a reading.
+    is_forgotten: bool,
     summary: String,
     /// What is wrong with it, with its GPUs, or with what it lies in.
     incidents: Beside,
@@ -105,6 +108,16 @@ pub async fn show(
     frame: Frame,
 ) -> Response {
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
+    let names = (cluster.as_str(), node.as_str());
+    let with_node = match forgotten::with_node(&web.app, view, &frame.grant, names).await {
+        Ok(with_node) => with_node,
+        Err(error) => return problem::store_failed(frame, &error),
+    };
+    let WithNode {
+        view,
+        live,
+        is_forgotten,
+    } = with_node;
     let Some((part, found)) = view.node(&cluster, &node) else {
         let said = |raw: &str| text::harmless(raw, text::SHOWN_CHARACTERS);
         return problem::not_found(
@@ -122,13 +135,13 @@ pub async fn show(
         kind: ResourceKind::Node,
         id: Arc::clone(&found.name),
     };
-    let live = web.app.fleet.get(&key);
     let past = past::of_node(&web.app, &key, &found.gpus, events::SHOWN).await;
     let day = day::of_node(&web.app, &view, (part, found), frame.at).await;
     let place = Place::node(&part.name, &found.name);
     let incidents = Beside::of_place(&web, &frame, &view, &place);
     let mut page = page(frame, part, found, live.as_ref(), &past);
     page.incidents = incidents;
+    page.is_forgotten = is_forgotten;
     page.day = day;
     let gpus = || found.gpus.iter().flat_map(GpuView::with_shares);
     let ids = gpus().map(|it| &*it.key.id).collect();
@@ -163,6 +176,7 @@ fn page(
                 text::ago(at, since)
             )
         }),
+        is_forgotten: false,
         summary: summary(found, at),
         incidents: Beside::default(),
         has_agent: found.agent.is_some(),

@@ -47,6 +47,8 @@ mod find;
 
 mod fleet;
 
+mod forgotten;
+
 mod incidents;
 
 mod jobs;
