@@ -120,7 +120,7 @@ pub async fn last(
             Some(found) => Redirect::temporary(&address::run(&found.key)).into_response(),
             None => not_found(frame, &cluster, &job),
         },
-        Err(error) => problem::broken(&error),
+        Err(error) => problem::store_failed(frame, &error),
     }
 }
 
@@ -138,7 +138,7 @@ pub async fn show(
     let run = match lookup::find(&web.app, &key).await {
         Ok(Some(run)) => run,
         Ok(None) => return not_found(frame, &cluster, &job),
-        Err(error) => return problem::broken(&error),
+        Err(error) => return problem::store_failed(frame, &error),
     };
     let minutes = asked.minutes.and_then(|it| it.parse().ok());
     let minutes = minutes

@@ -196,6 +196,23 @@ async fn what_takes_too_long_or_breaks_says_when_it_was_asked_and_offers_it_agai
 }
 
 #[tokio::test]
+async fn a_job_that_only_the_store_knows_is_no_fault_of_the_server_where_it_does_not_answer() {
+    let server = server().await;
+    server.store.close().await;
+    for address in [
+        "/clusters/prod/jobs/team%2Fold%2Fu9",
+        "/clusters/prod/jobs/team%2Fold%2Fu9/3",
+        "/clusters/prod/ladders/fp8%20%26%20more",
+    ] {
+        let (status, page) = server.get(address).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{address}");
+        let title = "<h1>The store does not answer</h1>";
+        assert!(page.contains(title), "{address}: {page}");
+        assert!(page.contains("aria-label=\"Main\""), "{address}: no frame");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_there_says_where_else_to_look() {
     let server = server().await;
     let (_, page) = server.get("/clusters/prod/gpus/GPU-none").await;
