@@ -252,7 +252,15 @@ fn figures(section: &Section, currency: &str, stands: bool) -> Vec<Figure> {
             count => Ok(format!("{count} open")),
         },
         anchor: "detectors",
-        small: if stands { NOT_JUDGED } else { "" }.to_owned(),
+        small: match (stands, section.hurt_nodes) {
+            (true, _) => NOT_JUDGED.to_owned(),
+            (false, (0, _)) => String::new(),
+            (false, (hurt, all)) => format!(
+                "on {} of {}",
+                grouped(hurt as f64),
+                counted(all, "node", "nodes")
+            ),
+        },
     };
     // What costs nothing and does nothing because nobody tells of it has no figure.
     if section.counts.all == 0 {

@@ -158,6 +158,16 @@ pub(super) async fn put(fleet: &Fleet, store: &Store) {
     make_durable(fleet, store).await;
 }
 
+/// All ranks of [`JOB`] are heard again, so many seconds after the picture, and have made no step since.
+pub(super) fn stand(server: &Fixture, seconds: i64) {
+    let told = [(training::STEPS, 120.0), (training::LOSS, 2.5)];
+    for number in 0..8 {
+        let live = rank(JOB, number, &told);
+        let runs = server.fleet.runs();
+        runs.rank(&live, heard(AGE + seconds)).unwrap();
+    }
+}
+
 /// Commits what the fleet knows.
 async fn make_durable(fleet: &Fleet, store: &Store) {
     let lease = store.acquire_lease("tests", fixture::NOW, Duration::from_secs(30));
