@@ -173,6 +173,8 @@ fn line(counts: &Counts) -> String {
         (counts.sum(ledger::State::is_idle), "idle"),
         (counts.of(ledger::State::Stalled), "stalled"),
         (counts.of(ledger::State::Unhealthy), "lost or unhealthy"),
+        (counts.sum(is_starting), "starting"),
+        (counts.of(ledger::State::Draining), "draining"),
         (counts.of(ledger::State::Unobserved), "not measured"),
     ];
     let mut line = format!(
@@ -184,6 +186,13 @@ fn line(counts: &Counts) -> String {
         line.push_str(&format!(", {} {name}", grouped(count as f64)));
     }
     line
+}
+
+const fn is_starting(state: ledger::State) -> bool {
+    matches!(
+        state,
+        ledger::State::StartingNode | ledger::State::StartingPod
+    )
 }
 
 /// The clusters of one origin; `stands` where the detectors judge nothing.
@@ -427,10 +436,14 @@ mod tests {
             counts.add(state);
         }
         counts.add(ledger::State::Unobserved);
+        let line_of_all = line(&counts);
         assert_eq!(
-            line(&counts),
-            "4 of 14 GPUs at work, 3 idle, 1 stalled, 1 lost or unhealthy, 2 not measured"
+            line_of_all,
+            "4 of 14 GPUs at work, 3 idle, 1 stalled, 1 lost or unhealthy, 2 starting, 1 draining, 2 not measured"
         );
+        let parts = line_of_all.split(", ");
+        let named = parts.filter_map(|it| it.split(' ').next()?.parse::<usize>().ok());
+        assert_eq!(named.sum::<usize>(), counts.all, "{line_of_all}");
         assert_eq!(line(&Counts::default()), "0 of 0 GPUs at work");
     }
 
