@@ -34,7 +34,7 @@ use super::marks::{self, Marks};
 use super::problem;
 use super::series::Series;
 use crate::runs::advice::{self, Advisory};
-use crate::runs::{Run, RunKey, State as RunState, lookup, words as sentences};
+use crate::runs::{Run, RunKey, State as RunState, history, lookup, words as sentences};
 use crate::store::RunFilter;
 use crate::view::FleetView;
 use crate::web::Web;
@@ -79,6 +79,8 @@ struct RunPage {
     ranges: Vec<(i64, String, bool)>,
     heat: HeatMap,
     heat_marks: Marks,
+    /// Whether the map goes back as far as is asked for; else it shows what is in memory, and only the curve does.
+    heat_has_ranges: bool,
     phases: Vec<Bar>,
     goodput: Result<Vec<Bar>, &'static str>,
     /// None while it has no pace, or is over.
@@ -86,6 +88,7 @@ struct RunPage {
     collectives: Result<Vec<Collective>, String>,
     loss: Series,
     loss_marks: Marks,
+    /// Where the map begins and ends.
     range_from: String,
     range_to: String,
     ending: Option<Ending>,
@@ -245,9 +248,10 @@ fn page(
         heat: parts::heat(&past.heat, past.cut, run),
         heat_marks: marks::marks(
             &past.changed,
-            (start, end),
+            (past.mapped.start, past.mapped.end),
             i64::try_from(crate::runs::heat::COLUMNS).unwrap_or(0),
         ),
+        heat_has_ranges: !history::is_in_memory_alone(run),
         phases: parts::phases(run),
         goodput: past
             .goodput
@@ -258,7 +262,7 @@ fn page(
         collectives: collectives::collectives(&past.lives, run),
         loss: loss::series(&past.loss, loss::minutes(&(start..end))),
         loss_marks: marks::of_curves(&past.changed, &loss::minutes(&(start..end))),
-        range_from: text::moment(start),
+        range_from: text::moment(past.mapped.start),
         range_to: text::moment(end),
         ending: ending.map(|it| parts::ending(it, past.cost.of_lost_steps(run).ok(), currency)),
         ranks,
