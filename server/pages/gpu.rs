@@ -20,6 +20,7 @@ use super::events::{self, Entry, XidLine};
 use super::frame::{self, Frame};
 use super::incidents::Beside;
 use super::marks::{self, Marks};
+use super::meanings::Meanings;
 use super::reading::{self, Cell, Line};
 use super::series::{self, Series};
 use super::strip::{self, Strip, Until};
@@ -77,6 +78,7 @@ struct GpuPage {
     /// What is wrong with it, or with what it lies in.
     incidents: Beside,
     figures: Vec<Figure>,
+    meanings: Meanings,
     peaks: peaks::Peaks,
     strip: Strip,
     until: Until,
@@ -269,9 +271,17 @@ fn page(
     // A GPU that was never probed lacks nothing.
     told.extend(reading::lines(live, catalog::own::PROBE).0);
     let here = address::gpu(&live.key.cluster, &live.key.id);
+    let (facts, figures) = (facts(live), figures(live));
+    let series = series::series(Some(live), &past.minutes, minutes);
+    let holder = holder(live, frame.at);
+    let [id, cluster, node] = [&live.key.id, &live.key.cluster, &live.node].map(|it| Name::new(it));
+    let names = [&id, &cluster, &node].into_iter().chain(&holder.name);
+    let helps = figures.iter().map(|it| (it.name, it.help));
+    let helps = helps.chain(series.iter().map(|it| (it.name.as_str(), it.help)));
+    let meanings = Meanings::of(helps, names.chain(facts.iter().map(|it| &it.1)));
     GpuPage {
         title: title(live),
-        id: Name::new(&live.key.id),
+        id,
         origin: live.origin,
         watermark: words::watermark(live.origin),
         watermark_sentence: words::watermark_sentence(live.origin),
@@ -280,13 +290,14 @@ fn page(
         second: None,
         job: None,
         incidents: Beside::default(),
-        cluster: Name::new(&live.key.cluster),
-        node: Name::new(&live.node),
+        cluster,
+        node,
         node_address: address::node(&live.key.cluster, &live.node),
         status: status(live, frame.at, cordoned),
-        facts: facts(live),
-        holder: holder(live, frame.at),
-        figures: figures(live),
+        facts,
+        holder,
+        figures,
+        meanings,
         peaks: peaks::of(live, specs),
         strip: strip::strip(&past.hours, &[live.first_seen], *end),
         until: *until,
@@ -294,7 +305,7 @@ fn page(
             .into_iter()
             .map(|it| (it, format!("{here}?hours={it}"), it == *hours))
             .collect(),
-        series: series::series(Some(live), &past.minutes, minutes),
+        series,
         series_marks: Marks::default(),
         series_from: text::clock_time(minutes.start.start()),
         series_middle: text::clock_time(Minute((minutes.start.0 + minutes.end.0) / 2).start()),

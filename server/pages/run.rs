@@ -31,6 +31,7 @@ use super::events::Entry;
 use super::frame::{self, Frame};
 use super::incidents::Beside;
 use super::marks::{self, Marks};
+use super::meanings::Meanings;
 use super::problem;
 use super::series::Series;
 use crate::runs::advice::{self, Advisory};
@@ -76,6 +77,7 @@ struct RunPage {
     /// What is wrong with it: why, what it costs, what to do.
     incidents: Beside,
     figures: Vec<Figure>,
+    meanings: Meanings,
     ranges: Vec<(i64, String, bool)>,
     heat: HeatMap,
     heat_marks: Marks,
@@ -219,10 +221,20 @@ fn page(
     let broke_off = past.reliability.as_ref();
     let told = advice::of(&web.app, &web.specs, (key, run), broke_off, frame.at);
     let advised = told.map(|it| advice::advisory(&it, run, web.app.currency()));
+    let figures = parts::figures(web, (key, run), &past, frame.at);
+    let loss = loss::series(&past.loss, loss::minutes(&(start..end)));
+    let names = [&*key.run.job.name, &key.run.job.to_string(), &key.cluster].map(Name::new);
+    let places = ranks.iter().flat_map(|it| [&it.node, &it.gpu]).flatten();
+    let helps = figures.iter().map(|it| (it.name, it.help));
+    let meanings = Meanings::of(
+        helps.chain([(loss.name.as_str(), loss.help)]),
+        names.iter().chain(places.map(|it| &it.1)),
+    );
+    let [title, job, cluster] = names;
     RunPage {
-        title: Name::new(&key.run.job.name),
-        job: Name::new(&key.run.job.to_string()),
-        cluster: Name::new(&key.cluster),
+        title,
+        job,
+        cluster,
         cluster_address: address::cluster(&key.cluster),
         origin: run.facts.origin,
         watermark: words::watermark(run.facts.origin),
@@ -240,7 +252,8 @@ fn page(
             sentences::SHOWN_CHARACTERS,
         ),
         incidents: Beside::of(open, &place, view, frame.at, currency),
-        figures: parts::figures(web, (key, run), &past, frame.at),
+        figures,
+        meanings,
         ranges: RANGES
             .iter()
             .map(|it| (*it, format!("{here}?minutes={it}"), *it == minutes))
@@ -260,7 +273,7 @@ fn page(
             .map_err(|why| *why),
         advice: advised.ok(),
         collectives: collectives::collectives(&past.lives, run),
-        loss: loss::series(&past.loss, loss::minutes(&(start..end))),
+        loss,
         loss_marks: marks::of_curves(&past.changed, &loss::minutes(&(start..end))),
         range_from: text::moment(past.mapped.start),
         range_to: text::moment(end),
