@@ -167,8 +167,9 @@ pub async fn nodes(
     Asked(filter): Asked<NodeFilter>,
 ) -> Result<Json<Page<Node>>, Problem> {
     let origin = origin(filter.origin.as_deref())?;
+    let cluster = Problem::of_cluster(&grant, filter.cluster.as_deref())?;
     let view = seen(&web, &grant).await;
-    let all = places(&view, filter.cluster.as_deref(), origin).filter(|(_, node)| {
+    let all = places(&view, cluster.as_deref(), origin).filter(|(_, node)| {
         filter
             .silent
             .is_none_or(|it| it == node.silent_since.is_some())
@@ -245,8 +246,9 @@ pub async fn gpus(
 ) -> Result<Json<Page<Gpu>>, Problem> {
     let origin = origin(filter.origin.as_deref())?;
     let state = state(filter.state.as_deref())?;
+    let cluster = Problem::of_cluster(&grant, filter.cluster.as_deref())?;
     let view = seen(&web, &grant).await;
-    let all = places(&view, filter.cluster.as_deref(), origin)
+    let all = places(&view, cluster.as_deref(), origin)
         .filter(|(_, node)| filter.node.as_deref().is_none_or(|it| it == &*node.name))
         .flat_map(|(_, node)| &node.gpus)
         .filter(|gpu| state.is_none_or(|it| it == gpu.state));

@@ -367,15 +367,10 @@ impl EventsAsked {
         }
         let kinds = EventKind::ALL.map(EventKind::name).join(", ");
         let resources = ResourceKind::ALL.map(ResourceKind::name).join(", ");
-        let cluster = match (&grant.cluster, &self.cluster) {
-            // A token bound to a cluster sees that one, whatever is asked for.
-            (Some(bound), _) => Some(Arc::clone(bound)),
-            (None, asked) => asked.as_deref().map(Arc::from),
-        };
         Ok(EventFilter {
             resource_ids: Vec::new(),
             id_prefix: None,
-            cluster,
+            cluster: Problem::of_cluster(grant, self.cluster.as_deref())?,
             resource_kind: named(
                 "resource_kind",
                 self.resource_kind.as_deref(),
