@@ -3,9 +3,12 @@
 
 use crate::words::text::Name;
 
-/// Terms with what they mean, each once, in their order.
+/// What words mean, and names in full.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Meanings(pub Vec<(String, String)>);
+pub struct Meanings {
+    /// Terms with what they mean, each once, in their order.
+    pub terms: Vec<(String, String)>,
+}
 
 impl Meanings {
     /// Of these words, and of those of these names that are cut.
@@ -15,14 +18,14 @@ impl Meanings {
     ) -> Self {
         let names = names.into_iter();
         let names = names.filter_map(|it| Some((it.text.as_str(), it.title.as_deref()?)));
-        let mut all: Vec<(String, String)> = Vec::new();
+        let mut terms: Vec<(String, String)> = Vec::new();
         for (term, meaning) in words.into_iter().chain(names) {
-            let is_known = all.iter().any(|it| it.0 == term && it.1 == meaning);
+            let is_known = terms.iter().any(|it| it.0 == term && it.1 == meaning);
             if !is_known && !meaning.is_empty() {
-                all.push((term.to_owned(), meaning.to_owned()));
+                terms.push((term.to_owned(), meaning.to_owned()));
             }
         }
-        Self(all)
+        Self { terms }
     }
 }
 
@@ -38,6 +41,6 @@ mod tests {
         let full = format!("{} (80 bytes in all)", "n".repeat(80));
         let expected = [("MFU", "of the peak"), (long.text.as_str(), full.as_str())];
         let expected = expected.map(|it| (it.0.to_owned(), it.1.to_owned()));
-        assert_eq!(found.0, expected);
+        assert_eq!(found.terms, expected);
     }
 }
