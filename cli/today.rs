@@ -97,9 +97,14 @@ fn line(section: &Value, currency: &str) -> String {
 }
 
 fn incidents(section: &Value) -> String {
-    match section["open_incidents"].as_u64() {
+    let count = match section["open_incidents"].as_u64() {
         Some(1) => "1 incident open".to_owned(),
         _ => format!("{} incidents open", words::text(&section["open_incidents"])),
+    };
+    match section["nodes_with_incidents"].as_u64() {
+        None | Some(0) => count,
+        Some(1) => format!("{count} on 1 node"),
+        Some(nodes) => format!("{count} on {nodes} nodes"),
     }
 }
 
@@ -193,7 +198,7 @@ mod tests {
     #[test]
     fn what_has_no_price_is_told_in_gpus_and_what_is_simulated_is_apart() {
         let section = |origin: &str, cost: Value| {
-            json!({"origin": origin, "open_incidents": 1, "more_waste": 2, "more_changes": 0,
+            json!({"origin": origin, "open_incidents": 1, "nodes_with_incidents": 1, "more_waste": 2, "more_changes": 0,
                 "counts": {"gpus": 8, "by_state": {"parked": 8}},
                 "nano_per_day": cost, "waste_nano_per_day": cost,
                 "waste": [{"kind": "held_empty", "place": "llama", "owner": "nlp", "what": "8 GPUs",
@@ -206,7 +211,7 @@ mod tests {
         let text = text(&today);
         let (live, simulated) = text.split_once("\nSIMULATED").unwrap_or_default();
         for words in [
-            "8 GPUs: 8 parked; $265.50 a day of $265.50 goes to waste",
+            "8 GPUs: 8 parked; $265.50 a day of $265.50 goes to waste; 1 incident open on 1 node",
             "$265.50  held empty  llama  nlp",
             "… and 2 rows that cost less",
             "not measured: 3 GPUs. Mend it.",

@@ -4,11 +4,14 @@
 //! refusals as problem+json. One file per kind of thing; adding a resource is one file and its line
 //! in [`router`].
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use axum::Router;
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use bytes::Bytes;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{OpenApi, SecurityRequirement};
 use utoipa::{Modify, OpenApi as _};
@@ -191,11 +194,38 @@ pub fn document() -> OpenApi {
     document
 }
 
+/// The document as it is sent. Everyone may have it, and it never changes: it is made once.
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
+    let document = serde_json::to_vec(&document());
+    document.expect("what utoipa describes is JSON").into()
+});
+
 async fn openapi() -> Response {
-    Json(document()).into_response()
+    let kind = HeaderValue::from_static("application/json");
+    ([(CONTENT_TYPE, kind)], DOCUMENT.clone()).into_response()
 }
 
 /// Any other address under /api.
 async fn nothing() -> problem::Problem {
     problem::Problem::unknown("no such route; /api lists them, /api/v1/openapi.json describes them")
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_document_is_made_once_for_all_who_ask() {
+        let asked = async || {
+            let body = openapi().await.into_body().collect().await;
+            body.expect("it is in memory").to_bytes()
+        };
+        let (first, again) = (asked().await, asked().await);
+        let made: serde_json::Value = serde_json::from_slice(&first).expect("it is JSON");
+        let described = serde_json::to_value(document()).expect("it is JSON");
+        assert_eq!(made, described);
+        assert_eq!(first.as_ptr(), again.as_ptr(), "the same bytes");
+    }
 }

@@ -125,7 +125,7 @@ pub async fn run(app: App, stop: CancellationToken) {
     let mut handed: Option<Handed> = None;
     while !stop.is_cancelled() {
         // Before the detectors have judged, incidents of before the start may not be back yet.
-        if app.incidents.health.judged().is_some() {
+        if app.incidents.health.last().is_some() {
             job.round(clock, round(&app, mode, &base, &mut handed))
                 .await;
         }

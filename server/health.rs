@@ -22,6 +22,9 @@ const MAX_FAILURES: u64 = 3;
 /// How long a commit may wait for the database before the server calls itself ill: three intervals.
 const MAX_COMMIT: Duration = Duration::from_secs(60);
 
+/// Detectors that have not judged for this long stand: nine ticks. So long they have for the first one too.
+const JUDGED_WITHIN: Duration = Duration::from_secs(90);
+
 /// How long the store may take to say that it is there.
 const STORE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -48,6 +51,26 @@ pub fn commits(app: &App) -> Option<String> {
 pub fn commits_stand_since(app: &App) -> Option<Timestamp> {
     let round = app.commits.round_ms.load(Ordering::Relaxed);
     (round > 0).then(|| Timestamp::from_millis(round))
+}
+
+/// That the detectors stand: what broke since then is not known, and nobody is told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unjudged {
+    /// When they last judged; none where they have not since the start.
+    pub last: Option<Timestamp>,
+    /// For how long they have not, by a clock that nobody sets back.
+    pub silent: Duration,
+}
+
+/// Whether nobody judges though this server leads; none where they do, or have still time for it.
+pub fn unjudged(app: &App) -> Option<Unjudged> {
+    let health = &app.incidents.health;
+    let silent = health.silent(app.clock.monotonic());
+    let stands = app.lead.waits().is_none() && silent > JUDGED_WITHIN;
+    stands.then(|| Unjudged {
+        last: health.last(),
+        silent,
+    })
 }
 
 /// Whether the database takes what this server writes: nothing has to be asked for it.
@@ -178,7 +201,7 @@ mod tests {
         };
         assert_eq!(ask("/healthz").await, StatusCode::OK, "a standby lives");
         assert_eq!(ask("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
-        app.lead.begin();
+        app.begins_to_lead();
         assert_eq!(ask("/healthz").await, StatusCode::OK);
         assert_eq!(ask("/readyz").await, StatusCode::OK);
         app.commits.failures_in_a_row.store(3, Ordering::Relaxed);

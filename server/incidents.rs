@@ -94,19 +94,36 @@ pub struct Channel {
 #[derive(Debug, Default)]
 pub struct DetectHealth {
     /// When the last tick was, Unix milliseconds; 0 before the first.
-    pub last_ms: AtomicI64,
+    last_ms: AtomicI64,
     /// How long it took, microseconds.
     pub duration_us: AtomicU64,
     /// GPUs that it judged.
     pub gpus: AtomicU64,
-    /// When the last tick was by the monotonic clock, which nobody sets back.
-    judged: Mutex<Option<Duration>>,
+    /// When the last tick ended, or before the first when this server began to lead; by the monotonic clock, which
+    /// nobody sets back.
+    waits_from: Mutex<Duration>,
 }
 
 impl DetectHealth {
-    /// When the last tick was, of the monotonic clock; none before the first.
-    pub fn judged(&self) -> Option<Duration> {
-        *self.judged.lock().unwrap_or_else(PoisonError::into_inner)
+    /// When the last tick was; none before the first.
+    pub fn last(&self) -> Option<Timestamp> {
+        let last = self.last_ms.load(Ordering::Relaxed);
+        (last > 0).then(|| Timestamp::from_millis(last))
+    }
+
+    /// For how long nobody has judged, at a moment of the monotonic clock: since the last tick, or before the first
+    /// since this server began to lead.
+    pub fn silent(&self, now: Duration) -> Duration {
+        let from = self.waits_from.lock();
+        now.saturating_sub(*from.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From this moment of the monotonic clock on a tick is waited for.
+    pub fn waits(&self, from: Duration) {
+        *self
+            .waits_from
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = from;
     }
 
     /// Notes a tick that ended at these moments of both clocks.
@@ -116,7 +133,7 @@ impl DetectHealth {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.duration_us.store(micros, store);
         self.gpus.store(gpus as u64, store);
-        *self.judged.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
+        self.waits(ended);
     }
 }
 

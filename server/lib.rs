@@ -169,6 +169,12 @@ impl App {
         }
     }
 
+    /// From now on this server leads: what it knows is restored, and its detectors are to judge.
+    pub fn begins_to_lead(&self) {
+        self.incidents.health.waits(self.clock.monotonic());
+        self.lead.begin();
+    }
+
     /// What all of its money is in, as ISO 4217 has it.
     pub fn currency(&self) -> &str {
         &self.config.cost.currency

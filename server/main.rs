@@ -244,7 +244,7 @@ async fn lead_and_write(
         app.incidents.leads(right.token);
         app.inventory.leads(right.token);
         app.money.leads(right.token);
-        app.lead.begin();
+        app.begins_to_lead();
         Ok(commit_all(app, right, stop).await?)
     };
     Box::pin(lead::hold(app, right.token, stop, work)).await

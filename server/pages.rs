@@ -49,6 +49,8 @@ pub mod compare;
 
 pub mod parts;
 
+pub mod meanings;
+
 pub mod peaks;
 
 pub mod strip;

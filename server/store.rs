@@ -55,6 +55,8 @@ mod family;
 
 mod phases;
 
+mod named;
+
 mod notices;
 
 mod training;

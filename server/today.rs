@@ -8,7 +8,7 @@
 //! Limits: made again at most once in [`FRESH_FOR`], [`MAX_WASTE`] rows and [`MAX_CHANGES`] changes a
 //! section; how many more there are is said.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,6 +93,9 @@ pub struct Section {
     pub counts: Counts,
     /// Incidents that are open.
     pub incidents: usize,
+    /// On how many nodes they are, and how many nodes there are, silent ones too: one node, or the whole fleet. One of a
+    /// run is on a node where one is suspected.
+    pub hurt_nodes: (usize, usize),
     /// What they cost a day, nano-units, of what has a price; none when nothing has.
     pub day_cost: Option<i128>,
     /// What of that goes to waste; none when nothing has a price.
@@ -245,6 +248,10 @@ fn section(
     let wasted = day_cost.map(|_| counted.filter_map(|it| it.day_cost).sum());
     let mut changes = changes::changes(look, origin, past);
     let unmeasured = unmeasured::of(look, origin, unrated, &waste);
+    let is_of = |it: &&Incident| look.origin(&it.place.cluster) == Some(origin);
+    let open = || look.open.iter().filter(is_of);
+    let hurt = open().filter_map(|it| Some((&it.place.cluster, it.place.node.as_ref()?)));
+    let hurt: BTreeSet<(&String, &String)> = hurt.collect();
     Section {
         origin,
         nodes: look
@@ -254,11 +261,11 @@ fn section(
             .filter(|it| it.silent_since.is_none())
             .count(),
         counts: look.view.counts(origin),
-        incidents: look
-            .open
-            .iter()
-            .filter(|it| look.origin(&it.place.cluster) == Some(origin))
-            .count(),
+        incidents: open().count(),
+        hurt_nodes: (
+            hurt.len(),
+            look.view.of(origin).map(|it| it.nodes.len()).sum(),
+        ),
         day_cost,
         wasted,
         more_waste: cut(&mut waste, MAX_WASTE),

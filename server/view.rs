@@ -28,6 +28,8 @@ pub mod judge;
 
 pub mod past;
 
+pub mod forgotten;
+
 pub mod changed;
 
 #[cfg(test)]

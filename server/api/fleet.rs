@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use gpufleet_analysis::ledger;
-use gpufleet_telemetry::identity::{Origin, ResourceKind};
+use gpufleet_telemetry::identity::Origin;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -16,7 +16,7 @@ use super::shape::{self, Gpu, Node, ReadingNow, StateCounts};
 use crate::auth::Grant;
 use crate::fleet::live::Live;
 use crate::inventory;
-use crate::store::model::ResourceKey;
+use crate::view::forgotten::{self, WithNode};
 use crate::view::judge::NodesNow;
 use crate::view::{ClusterView, FleetView, GpuView, NodeView, gather};
 use crate::web::Web;
@@ -168,8 +168,9 @@ pub async fn nodes(
     Asked(filter): Asked<NodeFilter>,
 ) -> Result<Json<Page<Node>>, Problem> {
     let origin = origin(filter.origin.as_deref())?;
+    let cluster = Problem::of_cluster(&grant, filter.cluster.as_deref())?;
     let view = seen(&web, &grant).await;
-    let all = places(&view, filter.cluster.as_deref(), origin).filter(|(_, node)| {
+    let all = places(&view, cluster.as_deref(), origin).filter(|(_, node)| {
         filter
             .silent
             .is_none_or(|it| it == node.silent_since.is_some())
@@ -205,6 +206,9 @@ pub async fn nodes(
 }
 
 /// One node with its GPUs and readings.
+///
+/// One that is silent for so long that it is in no list (`fleet.forget_after_s`) is as it was last heard, without
+/// readings.
 #[utoipa::path(get, path = "/api/v1/nodes/{cluster}/{node}", tag = "Fleet",
     params(("cluster" = String, Path, description = "The cluster's name"), ("node" = String, Path, description = "The node's name")),
     responses((status = 200, body = NodeDetail), (status = 404, body = Problem, content_type = "application/problem+json")))]
@@ -214,16 +218,14 @@ pub async fn node(
     Place((cluster, name)): Place<(String, String)>,
 ) -> Result<Json<NodeDetail>, Problem> {
     let view = seen(&web, &grant).await;
+    let names = (cluster.as_str(), name.as_str());
+    let found = forgotten::with_node(&web.app, view, &grant, names).await;
+    let WithNode { view, live, .. } = found.map_err(|error| Problem::store(&error))?;
     let Some((part, found)) = view.node(&cluster, &name) else {
         return Err(Problem::unknown(format_args!(
             "no node “{name}” in cluster “{cluster}”; /api/v1/nodes lists them"
         )));
     };
-    let live = web.app.fleet.get(&ResourceKey {
-        cluster: Arc::clone(&part.name),
-        kind: ResourceKind::Node,
-        id: Arc::clone(&found.name),
-    });
     Ok(Json(NodeDetail {
         node: Node::of(&part.name, part.origin.name(), found),
         attributes: live
@@ -245,8 +247,9 @@ pub async fn gpus(
 ) -> Result<Json<Page<Gpu>>, Problem> {
     let origin = origin(filter.origin.as_deref())?;
     let state = state(filter.state.as_deref())?;
+    let cluster = Problem::of_cluster(&grant, filter.cluster.as_deref())?;
     let view = seen(&web, &grant).await;
-    let all = places(&view, filter.cluster.as_deref(), origin)
+    let all = places(&view, cluster.as_deref(), origin)
         .filter(|(_, node)| filter.node.as_deref().is_none_or(|it| it == &*node.name))
         .flat_map(|(_, node)| &node.gpus)
         .filter(|gpu| state.is_none_or(|it| it == gpu.state));
@@ -287,6 +290,9 @@ pub async fn gpus(
 }
 
 /// One GPU or share with every reading.
+///
+/// One that is silent for so long that it is in no list (`fleet.forget_after_s`) is as it was last heard, without
+/// readings.
 #[utoipa::path(get, path = "/api/v1/gpus/{cluster}/{id}", tag = "Fleet",
     params(("cluster" = String, Path, description = "The cluster's name"), ("id" = String, Path, description = "The GPU's or share's id")),
     responses((status = 200, body = GpuDetail), (status = 404, body = Problem, content_type = "application/problem+json")))]
@@ -295,7 +301,7 @@ pub async fn gpu(
     Extension(grant): Extension<Grant>,
     Place((cluster, id)): Place<(String, String)>,
 ) -> Result<Json<GpuDetail>, Problem> {
-    let live = find_gpu(&web, &grant, &cluster, &id)?;
+    let live = find_gpu(&web, &grant, &cluster, &id).await?;
     let view = seen(&web, &grant).await;
     let with_shares = view.gpus().find(|gpu| gpu.key == live.key);
     let gpu = match with_shares {
@@ -313,26 +319,19 @@ pub async fn gpu(
     }))
 }
 
-/// A GPU or share as it is now.
+/// A GPU or share as it is now, or as it was when it was last heard.
 ///
 /// # Errors
-/// 404 when the cluster has no such GPU, or the token may not see the cluster.
-pub fn find_gpu(web: &Web, grant: &Grant, cluster: &str, id: &str) -> Result<Live, Problem> {
-    [ResourceKind::Gpu, ResourceKind::Share]
-        .into_iter()
-        .filter(|_| grant.may_see(cluster))
-        .find_map(|kind| {
-            web.app.fleet.get(&ResourceKey {
-                cluster: cluster.into(),
-                kind,
-                id: id.into(),
-            })
-        })
-        .ok_or_else(|| {
-            Problem::unknown(format_args!(
-                "no GPU “{id}” in cluster “{cluster}”; /api/v1/gpus lists them"
-            ))
-        })
+/// 404 when the cluster never had such a GPU, or the token may not see the cluster; 503 when the store is needed and
+/// does not answer.
+pub async fn find_gpu(web: &Web, grant: &Grant, cluster: &str, id: &str) -> Result<Live, Problem> {
+    let found = forgotten::gpu(&web.app, grant, cluster, id).await;
+    let found = found.map_err(|error| Problem::store(&error))?;
+    found.map(|it| it.live).ok_or_else(|| {
+        Problem::unknown(format_args!(
+            "no GPU “{id}” in cluster “{cluster}”; /api/v1/gpus lists them"
+        ))
+    })
 }
 
 async fn seen(web: &Web, grant: &Grant) -> Arc<FleetView> {

@@ -134,10 +134,7 @@ pub(crate) fn choice(app: &App, grant: &Grant, asked: &JobsAsked) -> Result<Choi
     let now = app.clock.now();
     let is_told = state == Some(RUNNING) && !StoreSeen::of(app).is_failing;
     let filter = RunFilter {
-        cluster: grant
-            .cluster
-            .clone()
-            .or_else(|| asked.cluster.as_deref().map(Arc::from)),
+        cluster: Problem::of_cluster(grant, asked.cluster.as_deref())?,
         only_last: true,
         // How the others stand the store cannot say.
         heard_since: is_told.then(|| now.shifted(-RUNNING_HEARD_WITHIN)),

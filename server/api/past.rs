@@ -225,7 +225,7 @@ pub async fn minutes(
     Place((cluster, id)): Place<(String, String)>,
     Asked(range): Asked<RangeAsked>,
 ) -> Result<Json<Minutes>, Problem> {
-    let live = find_gpu(&web, &grant, &cluster, &id)?;
+    let live = find_gpu(&web, &grant, &cluster, &id).await?;
     let (from, to) = range.resolve(web.app.clock.now(), 1, MAX_MINUTES_RANGE_HOURS)?;
     // Whole minutes: a part of one cannot be told from the rest.
     let minutes = from.minute()..Minute(to.shifted(-1).minute().0 + 1);
@@ -263,7 +263,7 @@ pub async fn hours(
     Place((cluster, id)): Place<(String, String)>,
     Asked(range): Asked<RangeAsked>,
 ) -> Result<Json<Hours>, Problem> {
-    let live = find_gpu(&web, &grant, &cluster, &id)?;
+    let live = find_gpu(&web, &grant, &cluster, &id).await?;
     let (from, to) = range.resolve(web.app.clock.now(), 24, MAX_HOURS_RANGE_DAYS * 24)?;
     let hours = from.minute().hour()..to.shifted(-1).minute().hour() + 1;
     let start = |hour: i64| Minute(hour * 60);
@@ -367,15 +367,10 @@ impl EventsAsked {
         }
         let kinds = EventKind::ALL.map(EventKind::name).join(", ");
         let resources = ResourceKind::ALL.map(ResourceKind::name).join(", ");
-        let cluster = match (&grant.cluster, &self.cluster) {
-            // A token bound to a cluster sees that one, whatever is asked for.
-            (Some(bound), _) => Some(Arc::clone(bound)),
-            (None, asked) => asked.as_deref().map(Arc::from),
-        };
         Ok(EventFilter {
             resource_ids: Vec::new(),
             id_prefix: None,
-            cluster,
+            cluster: Problem::of_cluster(grant, self.cluster.as_deref())?,
             resource_kind: named(
                 "resource_kind",
                 self.resource_kind.as_deref(),

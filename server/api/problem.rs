@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
-use crate::auth::AuthError;
+use crate::auth::{AuthError, Grant};
 use crate::web::Web;
 
 /// Longest detail, characters: it may quote what was asked for.
@@ -66,6 +66,20 @@ impl Problem {
     /// 404: no such thing.
     pub fn unknown(detail: impl Display) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    /// The cluster that is asked for by its name; of a token that is bound to one, that one where none is named.
+    ///
+    /// # Errors
+    /// 404 when the token is bound to another: it is told neither what is there nor that it is empty.
+    pub fn of_cluster(grant: &Grant, asked: Option<&str>) -> Result<Option<Arc<str>>, Self> {
+        match (&grant.cluster, asked) {
+            (Some(bound), Some(asked)) if !grant.may_see(asked) => Err(Self::unknown(
+                format_args!("cluster={asked}: this token sees the cluster {bound} alone"),
+            )),
+            (_, Some(asked)) => Ok(Some(asked.into())),
+            (bound, None) => Ok(bound.clone()),
+        }
     }
 
     /// 503: the store does not answer. The truth goes to the log.

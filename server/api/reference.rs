@@ -1,5 +1,7 @@
 //! `/api`: the reference page, made from the same document that programs read.
 
+use std::sync::LazyLock;
+
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -11,6 +13,11 @@ use crate::pages::frame::{self, Frame};
 #[template(path = "reference.html")]
 struct ReferencePage {
     frame: Frame,
+    of: &'static Reference,
+}
+
+/// What the page says, whoever asks.
+struct Reference {
     about: String,
     groups: Vec<Group>,
     shapes: Vec<Shape>,
@@ -49,16 +56,20 @@ struct Shape {
     fields: Vec<Field>,
 }
 
-/// `GET /api`.
-pub async fn show(frame: Frame) -> Response {
-    let document = serde_json::to_value(super::document()).unwrap_or_default();
-    let page = ReferencePage {
-        frame,
+/// It never changes, and everyone may have it: it is made once.
+static REFERENCE: LazyLock<Reference> = LazyLock::new(|| {
+    let document: Value = serde_json::from_slice(&super::DOCUMENT).unwrap_or_default();
+    Reference {
         about: text(&document["info"]["description"]),
         groups: groups(&document),
         shapes: shapes(&document),
-    };
-    frame::page(StatusCode::OK, &page)
+    }
+});
+
+/// `GET /api`.
+pub async fn show(frame: Frame) -> Response {
+    let of = &*REFERENCE;
+    frame::page(StatusCode::OK, &ReferencePage { frame, of })
 }
 
 fn groups(document: &Value) -> Vec<Group> {

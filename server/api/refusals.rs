@@ -2,7 +2,7 @@
 //! forgets it.
 
 use utoipa::openapi::path::Operation;
-use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
 
 /// What stands around every route, also those that need no right.
 const EVERY: [(u16, &str); 4] = [
@@ -28,6 +28,12 @@ const READ: [(u16, &str); 3] = [
     ),
 ];
 
+/// What one is refused with that can be asked for a cluster.
+const OF_CLUSTER: [(u16, &str); 1] = [(
+    404,
+    "There is no such thing, or the token is bound to another cluster.",
+)];
+
 /// What guards every route that changes something besides: its body.
 const BODY: [(u16, &str); 2] = [
     (415, "A body that is not said to be JSON."),
@@ -48,6 +54,10 @@ pub fn describe(document: &mut OpenApi) {
     for item in document.paths.paths.values_mut() {
         for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
             add(operation, &READ);
+            let mut parameters = operation.parameters.iter().flatten();
+            if parameters.any(|it| matches!(it, RefOr::T(it) if it.name == "cluster")) {
+                add(operation, &OF_CLUSTER);
+            }
         }
         for operation in item.post.iter_mut() {
             add(operation, &BODY);

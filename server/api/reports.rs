@@ -99,18 +99,8 @@ async fn answer(
             "`{said}` is no format: json, csv, html and focus are"
         ))
     })?;
-    if let (Some(bound), Some(cluster)) = (&grant.cluster, &asked.cluster)
-        && **bound != **cluster
-    {
-        return Err(Problem::unknown(format!(
-            "this token sees the cluster {bound} alone"
-        )));
-    }
-    let cluster = grant
-        .cluster
-        .as_deref()
-        .map(str::to_owned)
-        .or(asked.cluster);
+    let cluster = Problem::of_cluster(grant, asked.cluster.as_deref())?;
+    let cluster = cluster.map(|it| it.to_string());
     let month = asked.month.unwrap_or_else(|| report::month_of(now));
     let by = asked.by.as_deref().unwrap_or("team");
     let basis = asked.basis.as_deref().unwrap_or("fully-loaded");

@@ -19,8 +19,7 @@ use super::problem::{Asked, Place, Problem};
 use crate::auth::Grant;
 use crate::runs::attempts::Attempts;
 use crate::runs::{
-    Rank, Run, RunKey, State as RunState, advice, cost, goodput, history, lookup, reliability,
-    scaling, words,
+    Judged, Rank, Run, RunKey, advice, cost, goodput, history, lookup, reliability, scaling, words,
 };
 use crate::web::Web;
 use crate::words::text;
@@ -28,19 +27,22 @@ use crate::words::text;
 mod advised;
 mod drawn;
 mod figure;
+mod interruptions;
 mod listed;
+mod money;
+mod pace;
 
 pub use advised::{AdviceKnown, Advised, KnobKnown};
 pub use drawn::Drawn;
 pub use figure::Figure;
+pub use interruptions::Interruptions;
 pub use listed::RunKnown;
 pub(super) use listed::{known, stands};
+pub use money::RunMoney;
+pub use pace::RunPace;
 
 /// Longest range of steps, hours.
 const MAX_STEPS_RANGE_HOURS: i64 = 2;
-
-/// Why there is no cost at the finish.
-const NO_FINISH: &str = "not known: it does not run, or plans neither steps nor tokens";
 
 /// Most ranks whose steps one answer holds.
 const MAX_STEP_RANKS: usize = 64;
@@ -113,20 +115,9 @@ pub struct RunDetail {
     pub run: RunKnown,
     /// What it is made of: versions, settings.
     pub fingerprint: BTreeMap<String, String>,
-    /// How long a step takes, seconds.
-    pub step_seconds: Figure,
-    /// Tokens a second of all ranks.
-    pub tokens_per_second: Figure,
-    /// Model FLOPs utilisation, 0 to 1, of the dense peak of the type used.
-    pub mfu_ratio: Figure,
-    /// Which peak that is: the card's with its type, or one that the run states itself.
-    pub mfu_peak: Option<String>,
-    /// How the FLOPs of `mfu_ratio` were got, in words with the convention; none where the run does not say.
-    pub flops_by: Option<String>,
-    /// Hardware FLOPs utilisation, recomputation counted, 0 to 1, of the same peak.
-    pub hfu_ratio: Figure,
-    /// Where it is from: `told`, `recomputed` (4/3 of MFU), `estimated` (tensor cores' activity, an upper bound).
-    pub hfu_basis: Option<&'static str>,
+    /// How fast it is.
+    #[serde(flatten)]
+    pub pace: RunPace,
     /// Where the time of the job went, seconds by category; none with the reason in `goodput_missing`.
     pub goodput_seconds: Option<BTreeMap<String, f64>>,
     /// Why there is no goodput.
@@ -144,25 +135,9 @@ pub struct RunDetail {
     pub advised: Advised,
     /// Why it ended.
     pub ending: Option<Ending>,
-    /// When it will be done at its present pace; none where it plans nothing.
-    #[schema(format = DateTime)]
-    pub finish_at: Option<String>,
-    /// When it has to be done; none where it does not say.
-    #[schema(format = DateTime)]
-    pub deadline: Option<String>,
-    /// How long after its deadline it finishes, seconds; negative when before.
-    pub late_seconds: Option<f64>,
-    /// What its money is in, as ISO 4217 has it: `cost.currency`. Nothing is converted, also where a name says USD.
-    #[schema(example = "USD")]
-    pub currency: String,
-    /// What all attempts up to this one have cost, in `currency`.
-    pub cost_so_far_usd: Figure,
-    /// What it will have cost at its finish, in `currency`.
-    pub cost_at_finish_usd: Figure,
-    /// What a step costs at its present pace, in `currency`.
-    pub usd_per_step: Figure,
-    /// What a million tokens cost at its present pace, in `currency`.
-    pub usd_per_million_tokens: Figure,
+    /// When it is done, and what it costs.
+    #[serde(flatten)]
+    pub money: RunMoney,
     /// What its GPUs drew.
     #[serde(flatten)]
     pub drawn: Drawn,
@@ -170,14 +145,9 @@ pub struct RunDetail {
     pub scaling_ratio: Figure,
     /// The same in a sentence.
     pub scaling: String,
-    /// Attempts of the job that nobody ended on purpose.
-    pub interruptions: u64,
-    /// As many of 1,000 GPU-days; none where the GPUs were held for no time that is known.
-    pub interruptions_per_1000_gpu_days: Option<f64>,
-    /// Mean time between them, seconds.
-    pub mtbf_seconds: Option<f64>,
-    /// Mean time until the next attempt came up, seconds.
-    pub mttr_seconds: Option<f64>,
+    /// How often its job breaks off.
+    #[serde(flatten)]
+    pub interruptions: Interruptions,
     /// Its ranks.
     pub ranks: Vec<RankKnown>,
 }
@@ -345,25 +315,53 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         let of = |category: &Category| (category.name().to_owned(), it.of(*category) as f64 / 1e9);
         Category::ALL.iter().map(of).collect()
     });
-    let facts = &run.facts;
-    let judged = run.who_waits();
-    let verdict = judged.map(|it| &it.verdict);
-    let slow = verdict
-        .map_or(&[][..], |it| it.stragglers.as_slice())
-        .iter()
-        .map(|it| {
-            let since = judged.and_then(|judged| judged.since.get(&it.rank));
-            SlowRank {
-                rank: it.rank,
-                ratio: it.ratio,
-                since: since.copied().map(text::rfc3339),
-                confidence: it.confidence.name().to_owned(),
-            }
-        });
-    let (mfu, hfu) = lookup::utilisation(&web.app.fleet, &web.specs, (key, run), now);
     let own = cost::Attempt::of(&web.app, (key, run), now);
     let cost = cost::of(&attempts, key, own);
-    let ending = facts.ending.clone().map(|it| Ending {
+    let broke_off = reliability::of(&attempts);
+    let profile = advice::of(&web.app, &web.specs, (key, run), Some(&broke_off), now);
+    let (open, currency) = (web.app.incidents.of_run(key), web.app.currency());
+    let judged = run.who_waits();
+    Ok(RunDetail {
+        run: known(key, run, &open, now, currency),
+        fingerprint: run.facts.fingerprint.clone(),
+        pace: RunPace::of(web, (key, run), now),
+        goodput_seconds: seconds,
+        goodput_ratio: Figure::of(share(goodput.as_ref(), Goodput::ratio)),
+        observed_ratio: Figure::of(share(goodput.as_ref(), Goodput::observed)),
+        goodput_missing: goodput.err().map(str::to_owned),
+        slow_ranks: judged.map(slow_ranks).unwrap_or_default(),
+        not_judged: judged.and_then(|it| words::not_named(run, &it.verdict)),
+        advised: Advised::of(profile, run, currency),
+        ending: ending(run, &cost),
+        money: RunMoney::of(web, run, &cost, now),
+        drawn,
+        scaling_ratio: Figure::of(match scaling {
+            Efficiency::Own { ratio, .. } => Ok(ratio),
+            Efficiency::Published(_) | Efficiency::Unknown => Err(scaling.sentence()),
+        }),
+        scaling: scaling.sentence(),
+        interruptions: Interruptions::from(&broke_off),
+        ranks: run
+            .ranks
+            .iter()
+            .map(|(number, it)| rank(*number, it))
+            .collect(),
+    })
+}
+
+fn slow_ranks(judged: &Judged) -> Vec<SlowRank> {
+    let slow = judged.verdict.stragglers.iter().map(|it| SlowRank {
+        rank: it.rank,
+        ratio: it.ratio,
+        since: judged.since.get(&it.rank).copied().map(text::rfc3339),
+        confidence: it.confidence.name().to_owned(),
+    });
+    slow.collect()
+}
+
+fn ending(run: &Run, cost: &cost::Cost) -> Option<Ending> {
+    let ending = run.facts.ending.clone();
+    ending.map(|it| Ending {
         cause: it.cause,
         sentence: it.sentence,
         first_rank: it.first_rank,
@@ -371,65 +369,6 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         looked_at: it.looked_at,
         steps_lost: it.steps_lost,
         lost_usd: Figure::of(cost.of_lost_steps(run)),
-    });
-    let broke_off = reliability::of(&attempts);
-    let profile = advice::of(&web.app, &web.specs, (key, run), Some(&broke_off), now);
-    let finish = run
-        .forecast(&cost, now)
-        .filter(|_| run.state(now) == RunState::Running);
-    let deadline = run.speaker().and_then(|(_, it)| it.deadline());
-    let pace = |value, why| Figure::of(run.at_its_pace(value, why, now));
-    let dollars = |nano: i64| nano as f64 / 1e9;
-    let at_finish = finish.and_then(|it| it.cost_at_finish);
-    let at_finish = at_finish.and_then(|it| i64::try_from(it).ok());
-    let no_finish = || cost.so_far().err().unwrap_or_else(|| NO_FINISH.to_owned());
-    Ok(RunDetail {
-        run: known(
-            key,
-            run,
-            &web.app.incidents.of_run(key),
-            now,
-            web.app.currency(),
-        ),
-        currency: web.app.currency().to_owned(),
-        fingerprint: facts.fingerprint.clone(),
-        step_seconds: pace(run.step_seconds(), "no step was told"),
-        tokens_per_second: pace(run.tokens_per_second(), "no rank says its tokens"),
-        mfu_peak: mfu.as_ref().ok().map(|it| it.peak.words()),
-        mfu_ratio: Figure::of(mfu.map(|it| it.ratio)),
-        flops_by: run.flops_by(),
-        hfu_basis: hfu.as_ref().ok().map(|it| it.1.name()),
-        hfu_ratio: Figure::of(hfu.map(|it| it.0.ratio)),
-        goodput_seconds: seconds,
-        goodput_ratio: Figure::of(share(goodput.as_ref(), Goodput::ratio)),
-        observed_ratio: Figure::of(share(goodput.as_ref(), Goodput::observed)),
-        goodput_missing: goodput.err().map(str::to_owned),
-        slow_ranks: slow.collect(),
-        not_judged: verdict.and_then(|it| words::not_named(run, it)),
-        advised: Advised::of(profile, run, web.app.currency()),
-        ending,
-        finish_at: finish.and_then(|it| it.finish_at).map(text::rfc3339),
-        deadline: deadline.map(text::rfc3339),
-        late_seconds: finish.and_then(|it| it.late_ns).map(|it| it as f64 / 1e9),
-        cost_so_far_usd: Figure::of(cost.so_far().map(dollars)),
-        cost_at_finish_usd: Figure::of(at_finish.map(dollars).ok_or_else(no_finish)),
-        usd_per_step: Figure::of(cost.of_a_step(run, now)),
-        usd_per_million_tokens: Figure::of(cost.of_a_million_tokens(run, now)),
-        drawn,
-        scaling_ratio: Figure::of(match scaling {
-            Efficiency::Own { ratio, .. } => Ok(ratio),
-            Efficiency::Published(_) | Efficiency::Unknown => Err(scaling.sentence()),
-        }),
-        scaling: scaling.sentence(),
-        interruptions: broke_off.interruptions,
-        interruptions_per_1000_gpu_days: broke_off.per_thousand_gpu_days,
-        mtbf_seconds: broke_off.mtbf_ns.map(|it| it / 1e9),
-        mttr_seconds: broke_off.mttr_ns.map(|it| it / 1e9),
-        ranks: run
-            .ranks
-            .iter()
-            .map(|(number, it)| rank(*number, it))
-            .collect(),
     })
 }
 

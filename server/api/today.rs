@@ -76,6 +76,8 @@ pub struct TodaySection {
     pub no_gpus: Option<String>,
     /// Incidents that are open.
     pub open_incidents: usize,
+    /// On how many nodes they are; one of a run is on a node where one is suspected.
+    pub nodes_with_incidents: usize,
     /// What the GPUs with a price cost a day; null when none has one.
     pub nano_per_day: Option<i64>,
     /// What of it goes to waste; null when no GPU has a price.
@@ -202,6 +204,7 @@ fn section(section: &Section, blind: impl Fn() -> Vec<BlindSpot>) -> TodaySectio
         counts: StateCounts::from(&section.counts),
         no_gpus: section.no_gpus(),
         open_incidents: section.incidents,
+        nodes_with_incidents: section.hurt_nodes.0,
         nano_per_day: nano(section.day_cost),
         waste_nano_per_day: nano(section.wasted),
         waste: section.waste.iter().map(waste).collect(),

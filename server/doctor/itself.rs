@@ -17,9 +17,6 @@ const NO_ROOM: u64 = 1_000_000_000;
 /// Less than this and somebody should look.
 const LITTLE_ROOM: u64 = 5_000_000_000;
 
-/// Detectors that have not judged for this long stand: nine ticks.
-const JUDGED_WITHIN: Duration = Duration::from_secs(90);
-
 /// The clock.
 pub(super) fn clock(look: &Look<'_>) -> Looked {
     let clock = look.view.server_clock;
@@ -163,18 +160,17 @@ pub(super) fn jobs(look: &Look<'_>) -> Looked {
 
 /// Whether somebody judges.
 pub(super) fn detectors(look: &Look<'_>) -> Looked {
-    let last = look.app.incidents.health.last_ms.load(Ordering::Relaxed);
-    if last == 0 {
+    let stands = health::unjudged(look.app);
+    if stands.is_none() && look.app.incidents.health.last().is_none() {
         return Err("the detectors have not judged yet".to_owned());
     }
-    let last = Timestamp::from_millis(last);
     let mut all = Vec::new();
-    if look.since_then(last) > JUDGED_WITHIN {
+    if let Some(stands) = stands {
         let found = Finding::new(Severity::Error, "detectors", "The detectors stand")
             .missing("What broke since then: nobody is told of it")
             .fix("Look at the server's CPU and its log.")
             .line("journalctl -u gpufleet-server --since -10min")
-            .since(Some(last));
+            .since(stands.last);
         all.push(found);
     }
     let left_out = look.app.incidents.left_out();

@@ -341,3 +341,61 @@ async fn a_target_for_a_team_or_a_cluster_that_there_is_not_is_found() {
     assert_eq!(of("targets-1").severity, Severity::Warning);
     assert!(of("targets-1").what.contains("team \"sciense\""));
 }
+
+/// Every file of a folder and those in it that ends like this: name and text.
+fn files(folder: &std::path::Path, end: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("it can be listed") {
+        let path = entry.expect("an entry").path();
+        let name = path.display().to_string();
+        if path.is_dir() {
+            found.extend(files(&path, end));
+        } else if name.ends_with(end) {
+            let text = std::fs::read_to_string(&path).expect("it is a text");
+            found.push((name, text));
+        }
+    }
+    found
+}
+
+/// The lines of the page Health that a template names: in links, and in calls of the macros that make one of what is
+/// not known.
+fn lines_of_health(template: &str) -> Vec<&str> {
+    let links = template.split("/health#").skip(1);
+    let links = links.filter_map(|it| it.split('"').next());
+    let makers = ["said(", "named(", "told("];
+    let calls = template.split("{% call ").skip(1);
+    let calls = calls.filter_map(|it| it.split("%}").next());
+    let calls = calls.filter(|it| makers.iter().any(|maker| it.contains(maker)));
+    let calls = calls.filter_map(|it| it.trim_end().strip_suffix("\")")?.rsplit_once('"'));
+    let calls = calls.map(|(_, anchor)| anchor);
+    // Where the code says which, a test of the page follows the link.
+    links
+        .chain(calls)
+        .filter(|it| !it.starts_with("{{"))
+        .collect()
+}
+
+#[test]
+fn every_line_of_health_that_a_page_names_is_a_check_or_a_reason() {
+    let of_reasons = readings::reasons();
+    let there: std::collections::BTreeSet<&str> = CHECKS
+        .iter()
+        .map(|it| it.id)
+        .chain(of_reasons.iter().map(|it| it.anchor))
+        .collect();
+    let pages = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("pages");
+    let (mut named, mut wrong) = (0, Vec::new());
+    for (name, template) in files(&pages, ".html") {
+        for line in lines_of_health(&template) {
+            named += 1;
+            if !there.contains(line) {
+                wrong.push(format!("{name}: {line}"));
+            }
+        }
+    }
+    assert!(named > 80, "only {named} are named");
+    assert_eq!(wrong, [""; 0]);
+    let other = "{% call m::said(x.y, \"nowhere\") %}{% endcall %}<a href=\"/health#gone\">";
+    assert_eq!(lines_of_health(other), ["gone", "nowhere"]);
+}

@@ -10,6 +10,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::agent::{AgentState, StreamState};
 use super::commit::AGENT_FORGOTTEN;
 use super::fold::Tracked;
+use super::live::Live;
 use super::sender_clock::QUARANTINED;
 use super::{FOREIGN_AGENT, Fleet, MAX_FOREIGN_SERIES, MAX_RESOURCES, lock, lock_commit};
 use crate::runs::{KnownRun, StepDelta};
@@ -34,6 +35,19 @@ pub struct Restored {
     pub runs: Vec<KnownRun>,
     /// The last steps of those that have not ended, oldest first.
     pub steps: Vec<StepDelta>,
+}
+
+impl Live {
+    /// As the store knows it: without readings, last heard when it was last seen.
+    pub fn stored(known: &KnownResource) -> Self {
+        let (key, resource) = (known.key.clone(), Arc::clone(&known.resource));
+        let origin = resource.origin();
+        Self {
+            first_seen: known.first_seen,
+            last_point: known.last_seen,
+            ..Tracked::new(key, resource, known.agent, origin).live
+        }
+    }
 }
 
 impl Fleet {
@@ -99,13 +113,8 @@ impl Fleet {
 
     fn restore_resource(&self, known: KnownResource, now: Timestamp) {
         let reporter = known.agent.unwrap_or(FOREIGN_AGENT);
-        let origin = known.resource.origin();
-        let key = known.key.clone();
-        let resource = Arc::clone(&known.resource);
-        let mut live = Tracked::new(key.clone(), resource, known.agent, origin).live;
-        live.first_seen = known.first_seen;
-        live.last_point = known.last_seen;
-        let tracked = Tracked::restored(live);
+        let (key, origin) = (known.key.clone(), known.resource.origin());
+        let tracked = Tracked::restored(Live::stored(&known));
         if known.agent.is_some() {
             let seen = (known.last_seen, now);
             self.owners

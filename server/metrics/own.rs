@@ -299,11 +299,14 @@ fn incidents(incidents: &Incidents) -> Vec<MetricFamily> {
     let mut families = open.collect();
     let left_out = [("", incidents.left_out() as f64)];
     families.extend(counters(&server::INCIDENTS_LEFT_OUT, "", left_out));
-    let last = incidents.health.last_ms.load(Ordering::Relaxed);
-    if last > 0 {
+    if let Some(last) = incidents.health.last() {
         let took = incidents.health.duration_us.load(Ordering::Relaxed) as f64 / 1e6;
         let gpus = incidents.health.gpus.load(Ordering::Relaxed) as f64;
-        families.extend(gauges(&server::DETECT_LAST, "", [("", last as f64 / 1e3)]));
+        families.extend(gauges(
+            &server::DETECT_LAST,
+            "",
+            [("", last.millis() as f64 / 1e3)],
+        ));
         families.extend(gauges(&server::DETECT_DURATION, "", [("", took)]));
         families.extend(gauges(&server::DETECT_GPUS, "", [("", gpus)]));
     }

@@ -18,9 +18,6 @@ use super::settings::NotifyConfig;
 use super::wire::Wire;
 use crate::{App, health};
 
-/// Detectors that have not judged for this long stand: nine ticks.
-const JUDGED_WITHIN: Duration = Duration::from_secs(90);
-
 /// How the heartbeat goes, for the server's own metrics.
 #[derive(Debug, Default)]
 pub struct Heartbeat {
@@ -75,14 +72,12 @@ pub async fn run(app: App, stop: CancellationToken) {
     if !app.lead.wait(&stop).await {
         return;
     }
-    // Before the first tick of the detectors their time counts from here.
-    let leads_since = app.clock.monotonic();
     let job = app.jobs.of("the heartbeat");
     let every = Duration::from_secs(config.heartbeat_every_s);
     while !stop.is_cancelled() {
         let now = app.clock.now();
         let beat = async {
-            match wrong(&app, leads_since) {
+            match wrong(&app) {
                 Some(why) => Err(format!("it is not sent: {why}")),
                 None => beat(&beats).await,
             }
@@ -116,19 +111,19 @@ async fn beat((secret, wire): &(Secret, Wire)) -> Result<(), String> {
     }
 }
 
-/// What keeps the server from its work; nothing when it does it. It leads since this moment of the
-/// monotonic clock, because the other one may be set back.
-pub fn wrong(app: &App, leads_since: Duration) -> Option<String> {
+/// What keeps the server from its work; nothing when it does it.
+pub fn wrong(app: &App) -> Option<String> {
     if let Some(why) = app.lead.waits() {
         return Some(why);
     }
     if let Some(why) = health::commits(app) {
         return Some(why);
     }
-    let judged = app.incidents.health.judged().unwrap_or(leads_since);
-    let silent = app.clock.monotonic().saturating_sub(judged);
-    (silent > JUDGED_WITHIN)
-        .then(|| format!("the detectors have not judged for {} s", silent.as_secs()))
+    let stands = health::unjudged(app)?;
+    Some(format!(
+        "the detectors have not judged for {} s",
+        stands.silent.as_secs()
+    ))
 }
 
 #[cfg(test)]
@@ -140,7 +135,6 @@ mod tests {
     use super::*;
     use crate::auth::Access;
     use crate::config::Config;
-    use crate::lead::Lead;
     use crate::store::{Store, StoreConfig};
 
     /// Both clocks, set by hand: seconds.
@@ -162,20 +156,18 @@ mod tests {
         let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
         let clock = Arc::new(Hand(Mutex::new((1_790_000_000, 1_000))));
         let time: Arc<dyn Clock> = Arc::clone(&clock) as _;
-        let app = App {
-            lead: Arc::new(Lead::leading()),
-            ..App::new(Config::for_tests(), store.unwrap(), Access::default(), time)
-        };
-        let leads_since = app.clock.monotonic();
-        assert_eq!(wrong(&app, leads_since), None, "they have had no time");
+        let app = App::new(Config::for_tests(), store.unwrap(), Access::default(), time);
+        assert_eq!(health::unjudged(&app), None, "a standby judges nothing");
+        app.begins_to_lead();
+        assert_eq!(wrong(&app), None, "they have had no time");
         *clock.0.lock().unwrap() = (1_790_000_091, 1_091);
-        let said = wrong(&app, leads_since).expect("they never judged");
+        let said = wrong(&app).expect("they never judged");
         assert!(said.contains("91 s"), "{said}");
         let moment = (app.clock.now(), app.clock.monotonic());
         app.incidents.health.note(moment, Duration::ZERO, 8);
-        assert_eq!(wrong(&app, leads_since), None);
+        assert_eq!(wrong(&app), None);
         // They stand from now on, and the wall clock is set back by hours.
         *clock.0.lock().unwrap() = (1_789_990_000, 1_182);
-        assert!(wrong(&app, leads_since).is_some());
+        assert!(wrong(&app).is_some());
     }
 }

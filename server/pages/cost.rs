@@ -26,9 +26,11 @@ use super::asked::Query;
 use super::frame::{self, Frame};
 use super::problem;
 use crate::answers::Answers;
+use crate::auth::Grant;
 use crate::money::report::{self, Asked};
 use crate::money::{Terms, month, now};
 use crate::store::Store;
+use crate::view::FleetView;
 use crate::web::Web;
 use crate::words;
 use crate::words::text::{self, Name, amount, segment};
@@ -61,6 +63,9 @@ const KEPT: usize = 8;
 
 /// Most months that wait to be made: an address may ask for any.
 const WAITING: usize = 16;
+
+/// What is said of who could do with less before anybody looked.
+const NOT_LOOKED: &str = "anybody yet: it is being worked out, within minutes of the first look";
 
 /// Why one more is not made.
 const TOO_MANY: &str = "too many months are asked for at once";
@@ -172,50 +177,21 @@ pub async fn show(
             return problem::refused(frame, StatusCode::BAD_REQUEST, title, why, "/cost");
         }
     };
-    let terms = web.app.money.terms();
-    let view = web.views.get(&web.app).await.seen_with(&frame.grant);
-    let found = now::walked(&web.app, &terms, &frame.grant, frame.at).await;
     let (app, grant) = (&web.app, &frame.grant);
+    let terms = app.money.terms();
+    let view = web.views.get(app).await.seen_with(grant);
+    let found = now::walked(app, &terms, grant, frame.at).await;
     let saved = app.savings.last(app, &web.specs, grant, frame.at);
-    let mut sections = Vec::new();
+    let mut sections: Vec<Section> = Vec::new();
     let mut findings = terms.findings.clone();
-    let mut scopes: Vec<(Origin, Option<String>)> = Vec::new();
-    for cluster in view
-        .clusters
-        .iter()
-        .filter(|it| it.origin != Origin::Recorded)
-    {
-        let name = (cluster.origin != Origin::Live || frame.grant.cluster.is_some())
-            .then(|| cluster.name.to_string());
-        if !scopes.contains(&(cluster.origin, name.clone())) {
-            scopes.push((cluster.origin, name));
-        }
-    }
-    // What was stays, also where no node is heard any more.
-    if !which.runs && scopes.is_empty() {
-        let bound = frame.grant.cluster.as_deref().map(str::to_owned);
-        scopes.push((Origin::Live, bound));
-    }
-    for (origin, cluster) in scopes {
-        let (store, clock) = (web.app.store.clone(), &web.app.clock);
+    for (origin, cluster) in scopes(&view, grant, which.runs) {
         let scope = (cluster.clone(), which.month.clone());
-        let making = make(store, Arc::clone(&terms), scope.clone(), frame.at);
-        let made = match web.months.0.get(scope, clock, making).await {
+        let made = match kept(&web, &terms, scope, frame.at).await {
             Ok(made) => made,
-            Err(error) if *error == *TOO_MANY => {
-                let title = "Too many months are asked for at once";
-                let why = "Those that were asked for before are still being read. Try it again in a moment.";
-                let status = StatusCode::SERVICE_UNAVAILABLE;
-                return problem::refused(frame, status, title, why.to_owned(), "/cost");
-            }
-            Err(error) => return problem::store_failed(frame, &error),
+            Err(error) => return unread(frame, &error),
         };
-        findings.extend(
-            made.findings
-                .iter()
-                .filter(|it| !terms.findings.contains(it))
-                .cloned(),
-        );
+        let more = made.findings.iter();
+        findings.extend(more.filter(|it| !terms.findings.contains(it)).cloned());
         let mut section = section(origin, cluster.clone(), &made, &found, frame.at);
         if let Some(saved) = &saved {
             section.saved = savings::part(saved, origin, cluster.as_deref());
@@ -228,46 +204,89 @@ pub async fn show(
     if !which.runs && sections.iter().all(|it| it.teams.is_empty()) {
         which.before = None;
     }
-    let unpriced = found.unpriced.iter().map(|(it, count)| Notice {
-        what: Name::new(&format!(
-            "{} in {}: {}",
-            text::counted(*count, "GPU", "GPUs"),
-            it.cluster,
-            if it.model.is_empty() {
-                "of a model that is not known"
-            } else {
-                &it.model
-            },
-        )),
-        fix: it.why.clone(),
-    });
-    let unowned = found
-        .unowned
-        .iter()
-        .map(|((cluster, job), (count, fix))| Notice {
-            what: Name::new(&format!(
-                "{job} in {cluster}: {}",
-                text::counted(*count, "GPU", "GPUs")
-            )),
-            fix: format!("from,until,kind,key,value,team: {fix}"),
-        });
     let page = CostPage {
         which,
         headline: headline(&sections),
         sections,
-        dashboard: web.app.config.cost.dashboard_url.clone(),
-        not_judged: match &saved {
-            Some(saved) => savings::not_said(saved),
-            None => {
-                "anybody yet: it is being worked out, within minutes of the first look".to_owned()
-            }
-        },
-        unpriced: unpriced.take(MAX_ROWS).collect(),
-        unowned: unowned.take(MAX_ROWS).collect(),
+        dashboard: app.config.cost.dashboard_url.clone(),
+        not_judged: saved
+            .as_deref()
+            .map_or_else(|| NOT_LOOKED.to_owned(), savings::not_said),
+        unpriced: unpriced(&found),
+        unowned: unowned(&found),
         findings,
         frame,
     };
     frame::page(StatusCode::OK, &page)
+}
+
+/// What has a section: all live clusters together, or the only one that the token sees, and each simulated one.
+fn scopes(view: &FleetView, grant: &Grant, is_of_now: bool) -> Vec<(Origin, Option<String>)> {
+    let mut scopes: Vec<(Origin, Option<String>)> = Vec::new();
+    let clusters = view.clusters.iter();
+    for cluster in clusters.filter(|it| it.origin != Origin::Recorded) {
+        let is_apart = cluster.origin != Origin::Live || grant.cluster.is_some();
+        let scope = (cluster.origin, is_apart.then(|| cluster.name.to_string()));
+        if !scopes.contains(&scope) {
+            scopes.push(scope);
+        }
+    }
+    // What was stays, also where no node is heard any more.
+    if !is_of_now && scopes.is_empty() {
+        let bound = grant.cluster.as_deref().map(str::to_owned);
+        scopes.push((Origin::Live, bound));
+    }
+    scopes
+}
+
+/// A month as it was last made, or anew.
+async fn kept(
+    web: &Web,
+    terms: &Arc<Terms>,
+    scope: Scope,
+    at: Timestamp,
+) -> Result<Arc<Made>, Arc<str>> {
+    let making = make(web.app.store.clone(), Arc::clone(terms), scope.clone(), at);
+    web.months.0.get(scope, &web.app.clock, making).await
+}
+
+/// That a month could not be made.
+fn unread(frame: Frame, error: &str) -> Response {
+    if error != TOO_MANY {
+        return problem::store_failed(frame, &error);
+    }
+    let title = "Too many months are asked for at once";
+    let why = "Those that were asked for before are still being read. Try it again in a moment."
+        .to_owned();
+    problem::refused(frame, StatusCode::SERVICE_UNAVAILABLE, title, why, "/cost")
+}
+
+/// What has no price now, and what gives it one.
+fn unpriced(found: &now::MoneySnapshot) -> Vec<Notice> {
+    let unpriced = found.unpriced.iter().map(|(it, count)| {
+        let gpus = text::counted(*count, "GPU", "GPUs");
+        let model = match it.model.is_empty() {
+            true => "of a model that is not known",
+            false => &it.model,
+        };
+        Notice {
+            what: Name::new(&format!("{gpus} in {}: {model}", it.cluster)),
+            fix: it.why.clone(),
+        }
+    });
+    unpriced.take(MAX_ROWS).collect()
+}
+
+/// Whose owner is not known, and the line that says whose it is.
+fn unowned(found: &now::MoneySnapshot) -> Vec<Notice> {
+    let unowned = found.unowned.iter().map(|((cluster, job), (count, fix))| {
+        let gpus = text::counted(*count, "GPU", "GPUs");
+        Notice {
+            what: Name::new(&format!("{job} in {cluster}: {gpus}")),
+            fix: format!("from,until,kind,key,value,team: {fix}"),
+        }
+    });
+    unowned.take(MAX_ROWS).collect()
 }
 
 /// The money of what is live, in one line without its full stop.

@@ -14,7 +14,7 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::marks;
-use super::strip::{self, Strip};
+use super::strip::{self, Strip, Until};
 use crate::App;
 use crate::answers::Answers;
 use crate::view::changed::{self, Changed, Of};
@@ -67,8 +67,8 @@ pub struct Day {
     pub strip: Strip,
     /// Why it is not known.
     pub why: Option<&'static str>,
-    /// Whether it ends with a recording and not now.
-    pub is_recorded: bool,
+    /// Where it ends.
+    pub until: Until,
 }
 
 /// What of a GPU has a ledger: its shares where it is divided, else itself.
@@ -82,27 +82,28 @@ fn first_seen<'a>(nodes: impl IntoIterator<Item = &'a NodeView>) -> Vec<Timestam
     gpus.flat_map(accounted).map(|it| it.first_seen).collect()
 }
 
-/// Until when a day goes: a recording is drawn up to its own end.
-fn end(origin: Origin, nodes: &[NodeView], now: Timestamp) -> Timestamp {
+/// Where the day of nodes ends, and when that is.
+fn end(origin: Origin, nodes: &[NodeView], now: Timestamp) -> (Until, Timestamp) {
     let last = nodes.iter().map(|it| it.last_point).max();
-    last.filter(|_| origin == Origin::Recorded).unwrap_or(now)
+    Until::of(origin, last.unwrap_or(now), now)
 }
 
-fn drawn(past: &Past, first_seen: &[Timestamp], origin: Origin) -> Day {
+fn drawn(past: &Past, first_seen: &[Timestamp], until: Until) -> Day {
     let mut strip = strip::strip(&past.hours, first_seen, past.end);
     strip.marks = marks::marks(&past.changed, strip::span(past.end), strip.width);
     Day {
         strip,
-        ..not_known(None, origin)
+        why: None,
+        until,
     }
 }
 
 /// A day that is not drawn, and why.
-fn not_known(why: Option<&'static str>, origin: Origin) -> Day {
+fn not_known(why: &'static str, until: Until) -> Day {
     Day {
         strip: Strip::default(),
-        why,
-        is_recorded: origin == Origin::Recorded,
+        why: Some(why),
+        until,
     }
 }
 
@@ -113,7 +114,7 @@ pub(super) async fn of_node(
     (part, node): (&ClusterView, &NodeView),
     now: Timestamp,
 ) -> Day {
-    let end = end(part.origin, std::slice::from_ref(node), now);
+    let (until, end) = end(part.origin, std::slice::from_ref(node), now);
     let gpus: Vec<_> = node
         .gpus
         .iter()
@@ -124,7 +125,7 @@ pub(super) async fn of_node(
         Ok(hours) => hours,
         Err(error) => {
             tracing::error!(%error, "a page could not read the ledger of a node");
-            return not_known(Some(UNKNOWN), part.origin);
+            return not_known(UNKNOWN, until);
         }
     };
     let gpus = node.gpus.iter().flat_map(GpuView::with_shares);
@@ -139,7 +140,7 @@ pub(super) async fn of_node(
         hours,
         changed,
     };
-    drawn(&past, &first_seen([node]), part.origin)
+    drawn(&past, &first_seen([node]), until)
 }
 
 /// The days of the first clusters of a view, as far as they are drawn.
@@ -149,7 +150,7 @@ pub(super) async fn of_clusters(web: &Web, view: &Arc<FleetView>) -> Vec<Day> {
 }
 
 async fn of_cluster(web: &Web, view: &Arc<FleetView>, part: &ClusterView) -> Day {
-    let end = end(part.origin, &part.nodes, view.at);
+    let (until, end) = end(part.origin, &part.nodes, view.at);
     let asked = (part.origin, Arc::clone(&part.name));
     let last = web.days.0.last(&asked);
     let last = last.filter(|it| end.since(it.end) < STANDS_FOR);
@@ -175,7 +176,7 @@ async fn of_cluster(web: &Web, view: &Arc<FleetView>, part: &ClusterView) -> Day
     };
     let why = match (answer, last) {
         (Some(Ok(past)), _) | (None, Some(past)) => {
-            return drawn(&past, &first_seen(&part.nodes), part.origin);
+            return drawn(&past, &first_seen(&part.nodes), until);
         }
         (Some(Err(error)), _) => {
             tracing::error!(%error, "a page could not read the ledger of a cluster");
@@ -183,5 +184,5 @@ async fn of_cluster(web: &Web, view: &Arc<FleetView>, part: &ClusterView) -> Day
         }
         (None, None) => ADDED_UP,
     };
-    not_known(Some(why), part.origin)
+    not_known(why, until)
 }

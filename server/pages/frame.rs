@@ -13,7 +13,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::{assets, problem};
 use crate::auth::Grant;
-use crate::health::StoreSeen;
+use crate::health::{self, StoreSeen, Unjudged};
 use crate::web::{Web, cookie};
 use crate::words::text;
 
@@ -52,6 +52,8 @@ pub struct Frame {
     pub host: String,
     /// Whether the database takes what the server writes.
     pub store: StoreSeen,
+    /// That the detectors stand; none while they judge.
+    pub unjudged: Option<Unjudged>,
 }
 
 impl Theme {
@@ -102,22 +104,28 @@ impl Frame {
             grant,
             host: host(headers),
             store: StoreSeen::of(&web.app),
+            unjudged: health::unjudged(&web.app),
         }
     }
 
     /// Since when the database takes nothing, in words; none while it does.
     pub fn store_fails(&self) -> Option<String> {
-        let of = |taken| {
-            format!(
-                "since {} UTC, {}",
-                text::moment(taken),
-                text::ago(self.at, taken)
-            )
+        let is_failing = self.store.is_failing;
+        is_failing.then(|| self.since(self.store.taken))
+    }
+
+    /// Since when the detectors judge nothing, in words; none while they do.
+    pub fn detectors_stand(&self) -> Option<String> {
+        self.unjudged.map(|it| self.since(it.last))
+    }
+
+    /// Since when something is so that was otherwise at its last moment, if it ever was since the start.
+    fn since(&self, last: Option<Timestamp>) -> String {
+        let of = |last| {
+            let (at, ago) = (text::moment(last), text::ago(self.at, last));
+            format!("since {at} UTC, {ago}")
         };
-        let never = || "since this server started".to_owned();
-        self.store
-            .is_failing
-            .then(|| self.store.taken.map_or_else(never, of))
+        last.map_or_else(|| "since this server started".to_owned(), of)
     }
 
     /// The address of an asset.

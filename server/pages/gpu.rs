@@ -20,14 +20,16 @@ use super::events::{self, Entry, XidLine};
 use super::frame::{self, Frame};
 use super::incidents::Beside;
 use super::marks::{self, Marks};
+use super::meanings::Meanings;
 use super::reading::{self, Cell, Line};
 use super::series::{self, Series};
-use super::strip::{self, Strip};
+use super::strip::{self, Strip, Until};
 use super::{parts, peaks, problem};
 use crate::fleet::live::Live;
 use crate::inventory;
 use crate::store::model::ResourceKey;
 use crate::view::changed::{self, Of};
+use crate::view::forgotten::{self, Found};
 use crate::view::gather::is_one_sample;
 use crate::view::judge::NodesNow;
 use crate::view::{FleetView, judge, past};
@@ -62,6 +64,8 @@ struct GpuPage {
     watermark: Option<&'static str>,
     watermark_sentence: &'static str,
     one_sample: bool,
+    /// Whether only the store knows it: then it has no readings.
+    is_forgotten: bool,
     second: Option<String>,
     cluster: Name,
     node: Name,
@@ -74,8 +78,10 @@ struct GpuPage {
     /// What is wrong with it, or with what it lies in.
     incidents: Beside,
     figures: Vec<Figure>,
+    meanings: Meanings,
     peaks: peaks::Peaks,
     strip: Strip,
+    until: Until,
     ranges: Vec<(i64, String, bool)>,
     series: Vec<Series>,
     series_marks: Marks,
@@ -98,7 +104,8 @@ struct Drawn {
     hours: i64,
     /// The same in minutes.
     minutes: Range<Minute>,
-    /// Where the day ends.
+    /// Where the day ends, and when that is.
+    until: Until,
     end: Timestamp,
     /// What is said of nodes now.
     said: NodesNow,
@@ -148,19 +155,11 @@ pub async fn show(
     Query(asked): Query<Asked>,
     frame: Frame,
 ) -> Response {
-    let cluster: Arc<str> = cluster.into();
-    let id: Arc<str> = id.into();
-    let found = [ResourceKind::Gpu, ResourceKind::Share]
-        .into_iter()
-        .filter(|_| frame.grant.may_see(&cluster))
-        .find_map(|kind| {
-            web.app.fleet.get(&ResourceKey {
-                cluster: Arc::clone(&cluster),
-                kind,
-                id: Arc::clone(&id),
-            })
-        });
-    let Some(live) = found else {
+    let found = match forgotten::gpu(&web.app, &frame.grant, &cluster, &id).await {
+        Ok(found) => found,
+        Err(error) => return problem::store_failed(frame, &error),
+    };
+    let Some(Found { live, is_forgotten }) = found else {
         let shown = text::harmless(&id, text::SHOWN_CHARACTERS);
         let place = text::harmless(&cluster, text::SHOWN_CHARACTERS);
         return problem::not_found(
@@ -177,16 +176,12 @@ pub async fn show(
         .and_then(|it| it.parse().ok())
         .filter(|it| RANGES.contains(it))
         .unwrap_or(DEFAULT_RANGE);
-    // A recording is drawn up to its own end, not up to now.
-    let end = if live.origin == Origin::Recorded {
-        live.last_point
-    } else {
-        frame.at
-    };
+    let (until, end) = Until::of(live.origin, live.last_point, frame.at);
     let minutes = Minute(end.minute().0 + 1 - hours * 60)..Minute(end.minute().0 + 1);
     let drawn = Drawn {
         hours,
         minutes: minutes.clone(),
+        until,
         end,
         said: NodesNow::of(&web.app.fleet, &web.app.inventory, inventory::now(&web.app)),
     };
@@ -219,6 +214,7 @@ pub async fn show(
     let job = jobs.into_values().next();
     page.job = job.map(|(key, rank)| (address::run(&key), Name::new(&key.run.job.name), rank));
     page.incidents = incidents;
+    page.is_forgotten = is_forgotten;
     page.second = second.map(|it| {
         let node = text::harmless(&it.node, text::SHOWN_CHARACTERS);
         format!("agent {} on node {node}", it.agent)
@@ -266,6 +262,7 @@ fn page(
     let Drawn {
         hours,
         minutes,
+        until,
         end,
         said,
     } = drawn;
@@ -274,30 +271,41 @@ fn page(
     // A GPU that was never probed lacks nothing.
     told.extend(reading::lines(live, catalog::own::PROBE).0);
     let here = address::gpu(&live.key.cluster, &live.key.id);
+    let (facts, figures) = (facts(live), figures(live));
+    let series = series::series(Some(live), &past.minutes, minutes);
+    let holder = holder(live, frame.at);
+    let [id, cluster, node] = [&live.key.id, &live.key.cluster, &live.node].map(|it| Name::new(it));
+    let names = [&id, &cluster, &node].into_iter().chain(&holder.name);
+    let helps = figures.iter().map(|it| (it.name, it.help));
+    let helps = helps.chain(series.iter().map(|it| (it.name.as_str(), it.help)));
+    let meanings = Meanings::of(helps, names.chain(facts.iter().map(|it| &it.1)));
     GpuPage {
         title: title(live),
-        id: Name::new(&live.key.id),
+        id,
         origin: live.origin,
         watermark: words::watermark(live.origin),
         watermark_sentence: words::watermark_sentence(live.origin),
         one_sample: is_one_sample(live),
+        is_forgotten: false,
         second: None,
         job: None,
         incidents: Beside::default(),
-        cluster: Name::new(&live.key.cluster),
-        node: Name::new(&live.node),
+        cluster,
+        node,
         node_address: address::node(&live.key.cluster, &live.node),
         status: status(live, frame.at, said),
-        facts: facts(live),
-        holder: holder(live, frame.at),
-        figures: figures(live),
+        facts,
+        holder,
+        figures,
+        meanings,
         peaks: peaks::of(live, specs),
         strip: strip::strip(&past.hours, &[live.first_seen], *end),
+        until: *until,
         ranges: RANGES
             .into_iter()
             .map(|it| (it, format!("{here}?hours={it}"), it == *hours))
             .collect(),
-        series: series::series(Some(live), &past.minutes, minutes),
+        series,
         series_marks: Marks::default(),
         series_from: text::clock_time(minutes.start.start()),
         series_middle: text::clock_time(Minute((minutes.start.0 + minutes.end.0) / 2).start()),

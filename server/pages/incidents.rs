@@ -106,7 +106,7 @@ pub struct Row {
     pub lost: String,
     /// Since when.
     pub since: Moment,
-    /// How long it was so far, or in all: `for 3 min`.
+    /// How long it was so far, `for 3 min`, or in all, `over after 3 min`.
     pub lasted: String,
     /// `info`, `warning` or `error`.
     pub severity: &'static str,
@@ -337,7 +337,10 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp, currency: &str) ->
             text: text::moment(incident.since),
             datetime: text::rfc3339(incident.since),
         },
-        lasted: format!("for {lasted}"),
+        lasted: match incident.resolved_at {
+            Some(_) => format!("over after {lasted}"),
+            None => format!("for {lasted}"),
+        },
         severity: incident.severity.name(),
         by: incident.acknowledged_by.as_deref().map(Name::new),
         silent: incident.silent_until(now).map(text::moment),

@@ -78,7 +78,7 @@ pub async fn show(
         Ok(choice) => choice,
         Err(refused) => {
             let (title, why) = ("There are no such jobs", refused.detail().to_owned());
-            return problem::refused(frame, StatusCode::BAD_REQUEST, title, why, "/jobs");
+            return problem::refused(frame, refused.status(), title, why, "/jobs");
         }
     };
     let found = read(&web, &choice, frame.at).await;

@@ -78,7 +78,7 @@ pub async fn show(
     let found = match found {
         Ok(found) if !found.rungs.is_empty() => found,
         Ok(_) => return not_found(frame, &name),
-        Err(error) => return problem::broken(&error),
+        Err(error) => return problem::store_failed(frame, &error),
     };
     let before = [None].into_iter();
     let before = before.chain(found.rungs.iter().map(|it| Some(&it.compared.key)));

@@ -222,4 +222,23 @@ mod tests {
             "where no token is asked for, all may have all"
         );
     }
+
+    #[test]
+    fn all_open_pages_together_ask_no_more_often_than_the_server_answers_beside_its_tick() {
+        let script = include_str!("assets/live.js");
+        let of = |name: &str| -> usize {
+            let (_, rest) = script
+                .split_once(&format!("const {name} = "))
+                .expect("it is named");
+            let (number, _) = rest.split_once(';').expect("it ends");
+            number.replace('_', "").parse().expect("a number")
+        };
+        let spread = of("SPREAD_MS");
+        let a_second = MOST * 1_000 / spread;
+        assert!(a_second <= 64, "{a_second} requests a second");
+        assert!(
+            2 * spread < of("PERIOD_MS"),
+            "what is told is shown before the next"
+        );
+    }
 }

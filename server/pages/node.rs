@@ -16,10 +16,12 @@ use super::day::{self, Day};
 use super::events::{self, Entry};
 use super::frame::{self, Frame};
 use super::incidents::Beside;
+use super::meanings::Meanings;
 use super::problem;
 use super::reading::{self, Cell, Line};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
+use crate::view::forgotten::{self, WithNode};
 use crate::view::{ClusterView, GpuView, NodeView, past};
 use crate::web::Web;
 use crate::words::text::{self, Name};
@@ -36,6 +38,8 @@ struct NodePage {
     cluster_address: String,
     node: Name,
     silent: Option<String>,
+    /// Whether only the store knows it: then nothing of it has a reading.
+    is_forgotten: bool,
     summary: String,
     /// What is wrong with it, with its GPUs, or with what it lies in.
     incidents: Beside,
@@ -47,6 +51,7 @@ struct NodePage {
     readers: Vec<Reader>,
     streams: Vec<SpoolLine>,
     told: Vec<Line>,
+    meanings: Meanings,
     events: Vec<Entry>,
     past_failed: bool,
 }
@@ -54,8 +59,8 @@ struct NodePage {
 /// A GPU, or a share under it, as a table row.
 struct Row {
     address: String,
-    /// None where the agent does not tell it.
-    index: Option<String>,
+    /// By its index, and by its id where that is not told.
+    called: String,
     is_share: bool,
     id: Name,
     model: Name,
@@ -105,6 +110,16 @@ pub async fn show(
     frame: Frame,
 ) -> Response {
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
+    let names = (cluster.as_str(), node.as_str());
+    let with_node = match forgotten::with_node(&web.app, view, &frame.grant, names).await {
+        Ok(with_node) => with_node,
+        Err(error) => return problem::store_failed(frame, &error),
+    };
+    let WithNode {
+        view,
+        live,
+        is_forgotten,
+    } = with_node;
     let Some((part, found)) = view.node(&cluster, &node) else {
         let said = |raw: &str| text::harmless(raw, text::SHOWN_CHARACTERS);
         return problem::not_found(
@@ -122,13 +137,13 @@ pub async fn show(
         kind: ResourceKind::Node,
         id: Arc::clone(&found.name),
     };
-    let live = web.app.fleet.get(&key);
     let past = past::of_node(&web.app, &key, &found.gpus, events::SHOWN).await;
     let day = day::of_node(&web.app, &view, (part, found), frame.at).await;
     let place = Place::node(&part.name, &found.name);
     let incidents = Beside::of_place(&web, &frame, &view, &place);
     let mut page = page(frame, part, found, live.as_ref(), &past);
     page.incidents = incidents;
+    page.is_forgotten = is_forgotten;
     page.day = day;
     let gpus = || found.gpus.iter().flat_map(GpuView::with_shares);
     let ids = gpus().map(|it| &*it.key.id).collect();
@@ -149,13 +164,31 @@ fn page(
     past: &past::Past,
 ) -> NodePage {
     let at = frame.at;
+    let [cluster, node] = [&part.name, &found.name].map(|it| Name::new(it));
+    let facts = facts(found, live);
+    let gpus: Vec<Row> = found.gpus.iter().flat_map(|gpu| rows(gpu, at)).collect();
+    let told = live.map(|live| reading::lines(live, catalog::node::ALL).0);
+    let told = told.unwrap_or_default();
+    // What a GPU is called here, and its id.
+    let called = gpus
+        .iter()
+        .map(|it| (it.called.as_str(), it.id.text.as_str()));
+    let called = called.filter(|it| !it.0.ends_with(it.1));
+    let helps = told.iter().map(|it| (it.name.as_str(), it.help));
+    let names = [&cluster, &node]
+        .into_iter()
+        .chain(facts.iter().map(|it| &it.1));
+    let held = gpus
+        .iter()
+        .flat_map(|it| [Some(&it.id), it.holder.as_ref()]);
+    let meanings = Meanings::of(called.chain(helps), names.chain(held.flatten()));
     NodePage {
         origin: part.origin,
         watermark: words::watermark(part.origin),
         watermark_sentence: words::watermark_sentence(part.origin),
-        cluster: Name::new(&part.name),
+        cluster,
         cluster_address: address::cluster(&part.name),
-        node: Name::new(&found.name),
+        node,
         silent: found.silent_since.map(|since| {
             format!(
                 "Silent since {} UTC, {}.",
@@ -163,18 +196,18 @@ fn page(
                 text::ago(at, since)
             )
         }),
+        is_forgotten: false,
         summary: summary(found, at),
         incidents: Beside::default(),
         has_agent: found.agent.is_some(),
-        facts: facts(found, live),
+        facts,
         figures: live.map(figures).unwrap_or_default(),
-        gpus: found.gpus.iter().flat_map(|gpu| rows(gpu, at)).collect(),
+        gpus,
         day: Day::default(),
         readers: live.map(|live| readers(live, past, at)).unwrap_or_default(),
         streams: live.map(streams).unwrap_or_default(),
-        told: live
-            .map(|live| reading::lines(live, catalog::node::ALL).0)
-            .unwrap_or_default(),
+        told,
+        meanings,
         events: events::entries(&past.events, (ResourceKind::Node, &found.name)),
         past_failed: past.failed,
         frame,
@@ -266,11 +299,16 @@ fn row(gpu: &GpuView, is_share: bool, at: Timestamp) -> Row {
         (told, _) => Cell::of(Unit::Bytes, told),
     };
     let look = words::look(gpu.state);
+    let id = Name::new(&gpu.key.id);
     Row {
         address: address::gpu(&gpu.key.cluster, &gpu.key.id),
-        index: gpu.index.map(|it| it.to_string()),
+        called: match gpu.index.filter(|_| !is_share) {
+            Some(index) => format!("GPU {index}"),
+            None if is_share => format!("MIG {}", id.text),
+            None => id.text.clone(),
+        },
         is_share,
-        id: Name::new(&gpu.key.id),
+        id,
         model: Name::new(&gpu.model),
         is_lost: gpu.is_lost(),
         is_stale: gpu.is_silent,

@@ -31,10 +31,11 @@ use super::events::Entry;
 use super::frame::{self, Frame};
 use super::incidents::Beside;
 use super::marks::{self, Marks};
+use super::meanings::Meanings;
 use super::problem;
 use super::series::Series;
 use crate::runs::advice::{self, Advisory};
-use crate::runs::{Run, RunKey, State as RunState, lookup, words as sentences};
+use crate::runs::{Run, RunKey, State as RunState, history, lookup, words as sentences};
 use crate::store::RunFilter;
 use crate::view::FleetView;
 use crate::web::Web;
@@ -76,9 +77,12 @@ struct RunPage {
     /// What is wrong with it: why, what it costs, what to do.
     incidents: Beside,
     figures: Vec<Figure>,
+    meanings: Meanings,
     ranges: Vec<(i64, String, bool)>,
     heat: HeatMap,
     heat_marks: Marks,
+    /// Whether the map goes back as far as is asked for; else it shows what is in memory, and only the curve does.
+    heat_has_ranges: bool,
     phases: Vec<Bar>,
     goodput: Result<Vec<Bar>, &'static str>,
     /// None while it has no pace, or is over.
@@ -86,6 +90,7 @@ struct RunPage {
     collectives: Result<Vec<Collective>, String>,
     loss: Series,
     loss_marks: Marks,
+    /// Where the map begins and ends.
     range_from: String,
     range_to: String,
     ending: Option<Ending>,
@@ -120,7 +125,7 @@ pub async fn last(
             Some(found) => Redirect::temporary(&address::run(&found.key)).into_response(),
             None => not_found(frame, &cluster, &job),
         },
-        Err(error) => problem::broken(&error),
+        Err(error) => problem::store_failed(frame, &error),
     }
 }
 
@@ -138,7 +143,7 @@ pub async fn show(
     let run = match lookup::find(&web.app, &key).await {
         Ok(Some(run)) => run,
         Ok(None) => return not_found(frame, &cluster, &job),
-        Err(error) => return problem::broken(&error),
+        Err(error) => return problem::store_failed(frame, &error),
     };
     let minutes = asked.minutes.and_then(|it| it.parse().ok());
     let minutes = minutes
@@ -216,10 +221,20 @@ fn page(
     let broke_off = past.reliability.as_ref();
     let told = advice::of(&web.app, &web.specs, (key, run), broke_off, frame.at);
     let advised = told.map(|it| advice::advisory(&it, run, web.app.currency()));
+    let figures = parts::figures(web, (key, run), &past, frame.at);
+    let loss = loss::series(&past.loss, loss::minutes(&(start..end)));
+    let names = [&*key.run.job.name, &key.run.job.to_string(), &key.cluster].map(Name::new);
+    let places = ranks.iter().flat_map(|it| [&it.node, &it.gpu]).flatten();
+    let helps = figures.iter().map(|it| (it.name, it.help));
+    let meanings = Meanings::of(
+        helps.chain([(loss.name.as_str(), loss.help)]),
+        names.iter().chain(places.map(|it| &it.1)),
+    );
+    let [title, job, cluster] = names;
     RunPage {
-        title: Name::new(&key.run.job.name),
-        job: Name::new(&key.run.job.to_string()),
-        cluster: Name::new(&key.cluster),
+        title,
+        job,
+        cluster,
         cluster_address: address::cluster(&key.cluster),
         origin: run.facts.origin,
         watermark: words::watermark(run.facts.origin),
@@ -237,7 +252,8 @@ fn page(
             sentences::SHOWN_CHARACTERS,
         ),
         incidents: Beside::of(open, &place, view, frame.at, currency),
-        figures: parts::figures(web, (key, run), &past, frame.at),
+        figures,
+        meanings,
         ranges: RANGES
             .iter()
             .map(|it| (*it, format!("{here}?minutes={it}"), *it == minutes))
@@ -245,9 +261,10 @@ fn page(
         heat: parts::heat(&past.heat, past.cut, run),
         heat_marks: marks::marks(
             &past.changed,
-            (start, end),
+            (past.mapped.start, past.mapped.end),
             i64::try_from(crate::runs::heat::COLUMNS).unwrap_or(0),
         ),
+        heat_has_ranges: !history::is_in_memory_alone(run),
         phases: parts::phases(run),
         goodput: past
             .goodput
@@ -256,9 +273,9 @@ fn page(
             .map_err(|why| *why),
         advice: advised.ok(),
         collectives: collectives::collectives(&past.lives, run),
-        loss: loss::series(&past.loss, loss::minutes(&(start..end))),
+        loss,
         loss_marks: marks::of_curves(&past.changed, &loss::minutes(&(start..end))),
-        range_from: text::moment(start),
+        range_from: text::moment(past.mapped.start),
         range_to: text::moment(end),
         ending: ending.map(|it| parts::ending(it, past.cost.of_lost_steps(run).ok(), currency)),
         ranks,

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use gpufleet_analysis::ledger::{LedgerHour, MILLIS_PER_HOUR, State};
+use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::marks::Marks;
@@ -24,6 +25,47 @@ const WIDTH: i64 = 9;
 
 /// Distance between columns.
 const STEP: i64 = 10;
+
+/// Where a day ends that is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Until {
+    /// Now.
+    #[default]
+    Now,
+    /// With the recording that is played back.
+    ItsEnd,
+    /// When it was last heard, where that is longer ago than a day goes back.
+    LastHeard,
+}
+
+impl Until {
+    /// Where the day ends of what was last heard then, and when that is.
+    pub fn of(origin: Origin, last: Timestamp, now: Timestamp) -> (Self, Timestamp) {
+        match origin {
+            Origin::Recorded => (Self::ItsEnd, last),
+            _ if last < span(now).0 => (Self::LastHeard, last),
+            _ => (Self::Now, now),
+        }
+    }
+
+    /// What the day is called.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Now => "The last 24 hours",
+            Self::ItsEnd => "The 24 hours up to its end",
+            Self::LastHeard => "The 24 hours up to when it was last heard",
+        }
+    }
+
+    /// What stands at the end of its line of time.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Now => "now",
+            Self::ItsEnd => "its end",
+            Self::LastHeard => "last heard",
+        }
+    }
+}
 
 /// One box of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -118,7 +118,11 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
             .iter()
             .map(|it| over_budget(it, &today))
             .collect(),
-        sections: today.sections.iter().map(|it| part(it, &today)).collect(),
+        sections: today
+            .sections
+            .iter()
+            .map(|it| part(it, &today, frame.unjudged.is_some()))
+            .collect(),
         blind: blind::with_inventory(&web.app, &frame.grant, &view),
         others: others(&today),
         connect: is_empty.then(|| fleet::connect(&web.app.config.ingest.grpc_listen, &frame.host)),
@@ -169,6 +173,8 @@ fn line(counts: &Counts) -> String {
         (counts.sum(ledger::State::is_idle), "idle"),
         (counts.of(ledger::State::Stalled), "stalled"),
         (counts.of(ledger::State::Unhealthy), "lost or unhealthy"),
+        (counts.sum(is_starting), "starting"),
+        (counts.of(ledger::State::Draining), "draining"),
         (counts.of(ledger::State::Unobserved), "not measured"),
     ];
     let mut line = format!(
@@ -182,7 +188,15 @@ fn line(counts: &Counts) -> String {
     line
 }
 
-fn part(section: &Section, today: &Today) -> Part {
+const fn is_starting(state: ledger::State) -> bool {
+    matches!(
+        state,
+        ledger::State::StartingNode | ledger::State::StartingPod
+    )
+}
+
+/// The clusters of one origin; `stands` where the detectors judge nothing.
+fn part(section: &Section, today: &Today, stands: bool) -> Part {
     let origin = section.origin;
     let dearest = section.waste.iter().filter_map(|it| it.day_cost).max();
     Part {
@@ -196,7 +210,7 @@ fn part(section: &Section, today: &Today) -> Part {
         },
         no_gpus: section.no_gpus(),
         bar: bar(&section.counts, origin),
-        figures: figures(section, &today.currency),
+        figures: figures(section, &today.currency, stands),
         rows: section
             .waste
             .iter()
@@ -236,16 +250,26 @@ fn bar(counts: &Counts, origin: Origin) -> Vec<Slice> {
     looks.into_iter().map(slice).collect()
 }
 
-fn figures(section: &Section, currency: &str) -> Vec<Figure> {
+fn figures(section: &Section, currency: &str, stands: bool) -> Vec<Figure> {
     const NO_PRICE: &str = "no GPU has a price";
+    const NOT_JUDGED: &str = "what broke since is not known";
     let incidents = Figure {
         name: "Incidents",
-        value: Ok(match section.incidents {
-            0 => "none open".to_owned(),
-            count => format!("{count} open"),
-        }),
+        value: match section.incidents {
+            0 if stands => Err("not known"),
+            0 => Ok("none open".to_owned()),
+            count => Ok(format!("{count} open")),
+        },
         anchor: "detectors",
-        small: String::new(),
+        small: match (stands, section.hurt_nodes) {
+            (true, _) => NOT_JUDGED.to_owned(),
+            (false, (0, _)) => String::new(),
+            (false, (hurt, all)) => format!(
+                "on {} of {}",
+                grouped(hurt as f64),
+                counted(all, "node", "nodes")
+            ),
+        },
     };
     // What costs nothing and does nothing because nobody tells of it has no figure.
     if section.counts.all == 0 {
@@ -412,10 +436,14 @@ mod tests {
             counts.add(state);
         }
         counts.add(ledger::State::Unobserved);
+        let line_of_all = line(&counts);
         assert_eq!(
-            line(&counts),
-            "4 of 14 GPUs at work, 3 idle, 1 stalled, 1 lost or unhealthy, 2 not measured"
+            line_of_all,
+            "4 of 14 GPUs at work, 3 idle, 1 stalled, 1 lost or unhealthy, 2 starting, 1 draining, 2 not measured"
         );
+        let parts = line_of_all.split(", ");
+        let named = parts.filter_map(|it| it.split(' ').next()?.parse::<usize>().ok());
+        assert_eq!(named.sum::<usize>(), counts.all, "{line_of_all}");
         assert_eq!(line(&Counts::default()), "0 of 0 GPUs at work");
     }
 

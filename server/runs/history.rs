@@ -32,6 +32,17 @@ pub enum Cut {
     },
 }
 
+/// Whether a run has so many ranks that of all of them at once only what is in memory is looked at.
+pub fn is_in_memory_alone(run: &Run) -> bool {
+    run.ranks.len() > MAX_RANKS_READ
+}
+
+/// From when on steps of a run are in memory; none where none is.
+pub fn in_memory_from(run: &Run) -> Option<Timestamp> {
+    let rings = run.members().map(|(_, it)| &it.ring);
+    rings.filter_map(|it| it.began_at()).min()
+}
+
 /// Hands out the blocks that have a part in the range, of these ranks or of all; of each rank those in
 /// memory last, else in no order. Says from when on they are all there, if not from the beginning.
 ///
@@ -46,13 +57,12 @@ pub async fn each(
 ) -> Result<Option<Cut>, StoreError> {
     let inside = |it: &StepBlock| it.ended_at > range.start && it.started_at < range.end;
     let wanted = |rank: &u32| ranks.is_none_or(|it| it.contains(rank));
-    let many = ranks.map_or(run.ranks.len(), <[u32]>::len) > MAX_RANKS_READ;
+    let many = ranks.map_or(is_in_memory_alone(run), |it| it.len() > MAX_RANKS_READ);
     let mut stored: BTreeMap<u32, Timestamp> = BTreeMap::new();
     let cut;
     let mut broke_off = ControlFlow::Continue(());
     if many {
-        let began = run.members().filter_map(|(_, it)| it.ring.began_at()).min();
-        let from = began.unwrap_or(range.end);
+        let from = in_memory_from(run).unwrap_or(range.end);
         cut = (from > range.start).then_some(Cut::ManyRanks { from });
     } else {
         // A row begins with the blocks that began in its ten minutes, and the last may reach over.

@@ -39,7 +39,6 @@ pub fn is_one_sample(live: &Live) -> bool {
 }
 
 /// The picture of the given resources.
-#[cfg(test)]
 pub(crate) fn of<'a>(lives: impl Iterator<Item = &'a Live>, at: Timestamp) -> FleetView {
     let mut grouping = Grouping::default();
     lives.for_each(|live| grouping.add(live, at));

@@ -33,6 +33,8 @@ use crate::notify::settings::Kind;
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture::{self, Does, HOSTILE};
 
+mod bound;
+
 mod budgets;
 
 mod cost;
@@ -46,6 +48,8 @@ mod filled;
 mod find;
 
 mod fleet;
+
+mod forgotten;
 
 mod incidents;
 

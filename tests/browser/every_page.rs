@@ -2,9 +2,15 @@
 //! its window, and with nothing that axe finds.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_server::money::report::month_of;
+use gpufleet_server::pages::tiles;
+use gpufleet_server::store::model::ResourceKey;
+use gpufleet_server::view::{ClusterView, GpuView, NodeView, Shown};
+use gpufleet_telemetry::identity::{Origin, ResourceKind};
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_tests::harness::browser::{Browser, Window};
 use gpufleet_tests::harness::server::Server;
@@ -140,4 +146,72 @@ fn axe_finds_what_is_wrong() {
         let is_found = complaints.iter().any(|it| it.starts_with(rule));
         assert!(is_found, "{rule} is not found: {complaints:#?}");
     }
+}
+
+/// How small the smallest tile is, how many lines of tiles the first node has, and how wide the page is.
+const TOUCHED: &str = "
+    const tiles = Array.from(document.querySelectorAll('a.t')).map(it => it.getBoundingClientRect());
+    const first = Array.from(document.querySelectorAll('li:first-child a.t')).map(it => it.getBoundingClientRect().y);
+    return [Math.min(...tiles.map(it => Math.min(it.width, it.height))), new Set(first).size, tiles.length,
+        document.documentElement.scrollWidth]";
+
+#[test]
+fn tiles_of_a_large_cluster_are_large_enough_for_a_finger() {
+    let gpu = |node: &Arc<str>, index: u32| GpuView {
+        key: ResourceKey {
+            cluster: "prod".into(),
+            kind: ResourceKind::Gpu,
+            id: format!("GPU-{node}-{index}").into(),
+        },
+        index: Some(index),
+        model: "NVIDIA H100 80GB HBM3".into(),
+        origin: Origin::Live,
+        node: Arc::clone(node),
+        state: State::ActiveUnrated,
+        reason: Reason::Unknown,
+        first_seen: Timestamp::default(),
+        is_one_sample: false,
+        last_point: Timestamp::default(),
+        holder: None,
+        holder_known: true,
+        held: false,
+        source: "nvml".into(),
+        readings: Shown::default(),
+        shares: Vec::new(),
+    };
+    let node = |number: u32| {
+        let name: Arc<str> = format!("node-{number:02}").into();
+        NodeView {
+            gpus: (0..8).map(|index| gpu(&name, index)).collect(),
+            name,
+            ..NodeView::default()
+        }
+    };
+    let cluster = ClusterView {
+        name: "prod".into(),
+        nodes: (0..40).map(node).collect(),
+        ..ClusterView::default()
+    };
+    let drawn = tiles::cluster(&cluster, Timestamp::default(), None);
+    assert!(drawn.is_many, "it is drawn as one with many nodes");
+    let style = repository().join("server/pages/assets/gpufleet.css");
+    let style = std::fs::read_to_string(style).expect("it is there");
+    let page = format!(
+        "<!doctype html><html lang=en><meta name=viewport content='width=device-width, initial-scale=1'>\
+         <title>Tiles</title><style>{style}</style><main><h1>Tiles</h1><section class=cluster>\
+         <ul class='nodes many'>{}</ul></section></main>",
+        drawn.nodes
+    );
+    let world = World::new();
+    let page = world.file("tiles.html", &page);
+    let mut browser = Browser::start(&world, Window::DESK);
+    browser.resize(Window::PHONE);
+    browser.open(&format!("file://{}", page.display()));
+    let found = browser.run(TOUCHED);
+    let is_large = found[0].as_f64().is_some_and(|it| it >= 24.0);
+    assert!(is_large, "{found}");
+    assert_eq!(found[1], 1, "a node is a line: {found}");
+    assert_eq!(found[2], 320, "every tile was measured");
+    let width = found[3].as_u64().expect("a width");
+    assert!(width <= u64::from(Window::PHONE.width), "{found}");
 }

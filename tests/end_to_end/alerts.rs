@@ -103,7 +103,7 @@ fn rules() -> Vec<Rule> {
 }
 
 /// These files without the time that their rules wait, which would be minutes here; nothing else of them is
-/// changed but how long ago something was, since when a server stands still, or how long a machine has been up.
+/// changed but how long ago something was, since when a server or its detectors stand still, or how long a machine has been up.
 pub(crate) fn hurried(world: &World, files: &[String]) -> Vec<PathBuf> {
     let hurried = |name: &String| {
         let text = fs::read_to_string(folder().join(name)).expect("the rules are there");
@@ -117,6 +117,10 @@ pub(crate) fn hurried(world: &World, files: &[String]) -> Vec<PathBuf> {
             .replace(
                 "max(gpufleet_server_heartbeat_timestamp_seconds) > 90",
                 "max(gpufleet_server_heartbeat_timestamp_seconds) > 5",
+            )
+            .replace(
+                "gpufleet_server_detect_last_timestamp_seconds) > 90",
+                "gpufleet_server_detect_last_timestamp_seconds) > 2",
             )
             .replace(
                 "gpufleet_node_uptime_seconds{origin=\"\"} > 600",

@@ -1,7 +1,5 @@
 //! Which incidents a list is of: the parameters of `/incidents`, which the page of that name takes as well.
 
-use std::sync::Arc;
-
 use gpufleet_analysis::incident::{Family, State};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
@@ -51,16 +49,12 @@ impl IncidentsAsked {
     /// The same for the store and for what is in memory, of what a reader may see.
     ///
     /// # Errors
-    /// When a word is none of those that are taken, a moment is none, or `from` is not before `to`.
+    /// When a word is none of those that are taken, a moment is none, `from` is not before `to`, or the cluster is none
+    /// that the reader may see.
     pub fn filter(&self, grant: &Grant) -> Result<IncidentFilter, Problem> {
-        let cluster = match (&grant.cluster, &self.cluster) {
-            // A token bound to a cluster sees that one, whatever is asked for.
-            (Some(bound), _) => Some(Arc::clone(bound)),
-            (None, asked) => asked.as_deref().map(Arc::from),
-        };
         let (from, to) = self.span()?;
         Ok(IncidentFilter {
-            cluster,
+            cluster: Problem::of_cluster(grant, self.cluster.as_deref())?,
             family: self.family.as_deref().map(family).transpose()?,
             state: self.state.as_deref().map(state).transpose()?,
             resolved_since: None,

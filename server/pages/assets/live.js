@@ -5,7 +5,7 @@
 (() => {
   const PERIOD_MS = 10_000; // The agents' ship interval: more often would show nothing new.
   const TIMEOUT_MS = 9_000; // A slower answer is counted as none.
-  const SPREAD_MS = 500; // All open pages are told at once; so they do not ask at once.
+  const SPREAD_MS = 4_000; // All open pages are told at once, just after the detectors have judged; so they do not ask at once.
   const UNTOLD_MS = 30_000; // A stream that has told nothing for so long is not waited for: we ask.
   const AGAIN_MS = 60_000; // A stream that was refused is asked for again after so long.
   const pulse = document.getElementById("pulse");

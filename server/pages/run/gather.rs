@@ -40,6 +40,8 @@ const UNREAD: &str = "not known: the store does not answer";
 pub(super) struct Past {
     pub(super) attempts: Attempts,
     pub(super) heat: Vec<heat::Row>,
+    /// The stretch of time that the map of ranks shows.
+    pub(super) mapped: Range<Timestamp>,
     pub(super) cut: Option<Cut>,
     pub(super) goodput: Result<Goodput, &'static str>,
     pub(super) loss: BTreeMap<Minute, MinuteRow>,
@@ -66,6 +68,7 @@ pub(super) async fn past(
     now: Timestamp,
 ) -> Past {
     let (app, store) = (&web.app, &web.app.store);
+    let mapped = mapped(run, range);
     let of_job = async {
         let attempts = Attempts::of(store, key).await?;
         let from = (lookup::kept_from(app, now), now);
@@ -74,7 +77,7 @@ pub(super) async fn past(
     };
     let (of_job, heat, scaling, loss, events, energy) = tokio::join!(
         of_job.boxed(),
-        heat(web, (key, run), range).boxed(),
+        heat(web, (key, run), &mapped).boxed(),
         scaling::of(store, (key, run)),
         loss_of(store, (key, run), range),
         events_of(store, (key, run)),
@@ -97,11 +100,15 @@ pub(super) async fn past(
         }
     };
     let (heat, cut) = told(heat, &mut failed).unwrap_or_default();
+    // Why the map does not begin where it was asked to.
+    let from = mapped.start;
+    let cut = cut.or((from > range.start).then_some(Cut::ManyRanks { from }));
     let ranks = run.members().take(LIVE_RANKS);
     let lives = ranks.filter_map(|(rank, _)| app.fleet.get(&key.rank(*rank)));
     Past {
         attempts,
         heat,
+        mapped,
         cut,
         goodput,
         loss: told(loss, &mut failed).unwrap_or_default(),
@@ -165,6 +172,14 @@ async fn events_of(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Vec<Ent
     };
     let found = store.events(&filter, None, events::READ_OF_JOB).await?;
     Ok(events::entries(&found.events, (ResourceKind::Rank, "")))
+}
+
+/// The stretch of time that the map of ranks shows: all that is asked for, or of a run of many ranks as much of it as is
+/// in memory.
+fn mapped(run: &Run, range: &Range<Timestamp>) -> Range<Timestamp> {
+    let from = history::in_memory_from(run).filter(|_| history::is_in_memory_alone(run));
+    let from = from.filter(|it| (range.start..range.end).contains(it));
+    from.unwrap_or(range.start)..range.end
 }
 
 /// The map of ranks and time, and what of it is left out. Worked out beside the threads that serve

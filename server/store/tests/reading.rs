@@ -104,6 +104,28 @@ both! {
 }
 
 both! {
+    async fn resources_are_found_by_name_and_gpus_by_who_told_of_them(bench) {
+        let mut first = commit(1, 3, START);
+        let machine = ResourceKey { kind: ResourceKind::Node, id: "node-1".into(), ..key("") };
+        first.resources.push(known(&machine, START));
+        first.resources[2].agent = Some(AgentId(Uuid::from_u128(9)));
+        bench.commit(&first).await;
+        let other = ResourceKey { cluster: "other".into(), ..key("GPU-0") };
+        let asked = [machine.clone(), key("GPU-1"), key("GPU-9"), other];
+        let mut found = bench.store.resources_named(&asked).await.unwrap();
+        found.sort_by(|one, two| one.key.cmp(&two.key));
+        let mut expected = vec![known(&machine, START), known(&key("GPU-1"), START)];
+        expected.sort_by(|one, two| one.key.cmp(&two.key));
+        assert_eq!(found, expected);
+        assert_eq!(bench.store.resources_named(&[]).await.unwrap(), []);
+        let told = async |cluster| bench.store.gpus_told_by(cluster, AGENT).await.unwrap();
+        let expected = [known(&key("GPU-0"), START), known(&key("GPU-1"), START)];
+        assert_eq!(told("live").await, expected);
+        assert_eq!(told("other").await, []);
+    }
+}
+
+both! {
     async fn the_size_of_the_database_grows_with_what_is_in_it(bench) {
         let before = bench.store.size_bytes().await.unwrap();
         bench.commit(&commit(1, 3_000, START)).await;

@@ -22,15 +22,7 @@ pub(super) async fn fill(server: &Fixture) {
         }
     });
     all.sort_by(|one, other| one.0.cmp(&other.0));
-    let endpoint = ResourceKey {
-        cluster: "prod".into(),
-        kind: ResourceKind::Endpoint,
-        id: "127.0.0.1:8000/llama".into(),
-    };
-    let of_endpoint = Resource::new(ResourceKind::Endpoint, &*endpoint.id)
-        .with(attribute::NODE, "h100-00")
-        .with(attribute::MODEL_NAME, "llama");
-    all.push((endpoint, Arc::new(of_endpoint)));
+    all.push(model_server("llama", ""));
     let holder = Holder {
         name: "train-0".to_owned(),
         namespace: "research".to_owned(),
@@ -62,6 +54,15 @@ pub(super) async fn fill(server: &Fixture) {
             last_seen: fixture::NOW,
         });
     }
+    // One that tells no tokens.
+    let (key, resource) = model_server("mute", "deployment:ml/mute");
+    commit.resources.push(KnownResource {
+        key,
+        resource,
+        agent: None,
+        first_seen: first.start(),
+        last_seen: fixture::NOW,
+    });
     commit.holders = vec![holder];
     let (store, length) = (&server.store, Duration::from_secs(60));
     let lease = store.acquire_lease("tests", fixture::NOW, length);
@@ -79,6 +80,20 @@ pub(super) async fn fill(server: &Fixture) {
     };
     while round().await > 0 {}
     store.release_lease(token).await.unwrap();
+}
+
+/// A model server on the first node; of no workload where that is empty.
+fn model_server(model: &str, workload: &str) -> (ResourceKey, Arc<Resource>) {
+    let key = ResourceKey {
+        cluster: "prod".into(),
+        kind: ResourceKind::Endpoint,
+        id: format!("127.0.0.1:8000/{model}").into(),
+    };
+    let resource = Resource::new(ResourceKind::Endpoint, &*key.id)
+        .with(attribute::NODE, "h100-00")
+        .with(attribute::WORKLOAD, workload)
+        .with(attribute::MODEL_NAME, model);
+    (key, Arc::new(resource))
 }
 
 /// A minute: of four GPUs one works, one is held and quiet, one is free, and of one it is not known who holds it.
@@ -117,6 +132,8 @@ async fn the_page_of_a_month_with_hours_has_states_teams_and_a_model_server() {
         "<h3>States, and why</h3>",
         "<h3>Serving</h3>",
         "<td>llama</td>",
+        "<td>mute</td>",
+        "<a class=\"missing\" href=\"/health#readers\">not told</a>",
         "<td>unowned</td>",
         "GPU-hours",
     ] {

@@ -83,3 +83,41 @@ async fn the_pages_of_a_gpu_and_its_node_say_what_holds_it_in_its_workload_and_w
     let said = "pod:research/train-7b-0 <span class=\"soft\">decode 1/3</span>";
     assert_eq!(page.matches(said).count(), 1, "{page}");
 }
+
+#[tokio::test]
+async fn what_words_mean_and_names_in_full_are_there_without_a_mouse() {
+    let mut lives = fixture::fleet();
+    let held = lives.iter_mut().find(|it| *it.resource.id == *GPU);
+    let held = held.expect("the fixture's");
+    let long = format!("pod:research/{}", "n".repeat(80));
+    let resource = Resource::clone(&held.resource).with(attribute::HOLDER, &*long);
+    held.resource = Arc::new(resource);
+    let server = server_of(lives, false).await;
+    let card = format!("/clusters/prod/gpus/{GPU}");
+    let full = format!("<dd>{long} (93 bytes in all)</dd>");
+    let id = format!("<dt>GPU 0</dt><dd>{GPU}</dd>");
+    let of_card = [
+        "<dt>Utilisation</dt><dd>",
+        "<dt>utilization</dt><dd>",
+        &*full,
+    ];
+    let of_node = [&*id, "<dt>cpu busy</dt><dd>", &*full];
+    let of_job = ["<dt>MFU</dt><dd>Model FLOPs", "<dt>loss</dt><dd>", "</dl>"];
+    for (address, says) in [
+        (card, of_card),
+        ("/clusters/prod/nodes/h100-00".to_owned(), of_node),
+        (jobs::address(jobs::JOB), of_job),
+    ] {
+        let (_, page) = server.get(&address).await;
+        let (_, rest) = page
+            .split_once("<summary>What these mean</summary>")
+            .unwrap_or_else(|| panic!("{address}: {page}"));
+        let meanings = rest.split_once("</details>").expect("it ends").0;
+        for said in says {
+            assert!(meanings.contains(said), "{address}: {said}: {meanings}");
+        }
+        for hidden in ["<dt title=", "<b title=", "<td title="] {
+            assert!(!page.contains(hidden), "{address}: {hidden}: {page}");
+        }
+    }
+}

@@ -16,6 +16,7 @@ use crate::words::text::segment;
 mod advice;
 mod blind;
 mod ladder;
+mod map;
 mod names;
 mod repeats;
 mod values;
@@ -160,6 +161,16 @@ pub(super) async fn put(fleet: &Fleet, store: &Store) {
     }
     watch.round(runs, store, fixture::NOW).await;
     make_durable(fleet, store).await;
+}
+
+/// All ranks of [`JOB`] are heard again, so many seconds after the picture, and have made no step since.
+pub(super) fn stand(server: &Fixture, seconds: i64) {
+    let told = [(training::STEPS, 120.0), (training::LOSS, 2.5)];
+    for number in 0..8 {
+        let live = rank(JOB, number, &told);
+        let runs = server.fleet.runs();
+        runs.rank(&live, heard(AGE + seconds)).unwrap();
+    }
 }
 
 /// Commits what the fleet knows.

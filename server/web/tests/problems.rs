@@ -54,6 +54,55 @@ async fn every_page_says_since_when_the_database_takes_nothing_and_no_page_when_
 }
 
 #[tokio::test]
+async fn detectors_that_stand_are_said_on_every_page_and_no_list_is_called_empty() {
+    let server = server().await;
+    let stand = "The detectors judge nothing";
+    let (_, page) = server.get("/incidents").await;
+    assert!(page.contains("Nothing is wrong that is known"), "{page}");
+    // They have 90 s for their first tick, and for each after it.
+    for (seconds, judges, since) in [
+        (90, false, None),
+        (1, false, Some("since this server started")),
+        (60, true, None),
+        (
+            91,
+            false,
+            Some("since 2026-09-21 14:16:41 UTC, 1 min 31 s ago"),
+        ),
+    ] {
+        server.pass(seconds);
+        if judges {
+            let moment = (server.app.clock.now(), server.app.clock.monotonic());
+            server.incidents.health.note(moment, Duration::ZERO, 8);
+        }
+        for address in ["/", "/fleet", "/incidents", "/jobs", "/runbooks"] {
+            let (status, page) = server.get(address).await;
+            assert_eq!(status, StatusCode::OK, "{address}");
+            let said = page.split_once(stand).map(|it| it.1);
+            assert_eq!(said.is_some(), since.is_some(), "{address}: {page}");
+            if let Some((said, since)) = said.zip(since) {
+                assert!(said.contains(since), "{address}: {said}");
+            }
+        }
+        let (_, list) = server.get("/incidents").await;
+        let is_well = list.contains("Nothing is wrong that is known");
+        assert_eq!(is_well, since.is_none(), "{list}");
+        let (_, today) = server.get("/").await;
+        assert_eq!(today.contains("none open"), since.is_none(), "{today}");
+        let unknown = "<dt>Incidents</dt><dd class=\"missing\"><a href=\"/health#detectors\">";
+        assert_eq!(today.contains(unknown), since.is_some(), "{today}");
+    }
+    let server = server.with_an_incident().await;
+    server.pass(11);
+    let (_, page) = server.get("/incidents").await;
+    assert!(page.contains("<b>1 incident</b> is open"), "{page}");
+    let (_, today) = server.get("/").await;
+    for said in ["1 open<small>", "what broke since is not known"] {
+        assert!(today.contains(said), "{said}: {today}");
+    }
+}
+
+#[tokio::test]
 async fn a_page_made_of_the_past_says_when_the_store_last_answered_and_what_still_holds() {
     let server = server().await;
     let since = async || {
@@ -144,6 +193,23 @@ async fn what_takes_too_long_or_breaks_says_when_it_was_asked_and_offers_it_agai
     let response = server.ask(request.body(Body::from(long)).unwrap()).await;
     let body = response.into_body().collect().await.unwrap().to_bytes();
     assert!(!String::from_utf8_lossy(&body).contains("Try again"));
+}
+
+#[tokio::test]
+async fn a_job_that_only_the_store_knows_is_no_fault_of_the_server_where_it_does_not_answer() {
+    let server = server().await;
+    server.store.close().await;
+    for address in [
+        "/clusters/prod/jobs/team%2Fold%2Fu9",
+        "/clusters/prod/jobs/team%2Fold%2Fu9/3",
+        "/clusters/prod/ladders/fp8%20%26%20more",
+    ] {
+        let (status, page) = server.get(address).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{address}");
+        let title = "<h1>The store does not answer</h1>";
+        assert!(page.contains(title), "{address}: {page}");
+        assert!(page.contains("aria-label=\"Main\""), "{address}: no frame");
+    }
 }
 
 #[tokio::test]

@@ -222,15 +222,15 @@ async fn the_list_says_since_when_an_incident_is_and_how_severe_one_was_that_is_
     let (_, page) = server.get("/incidents").await;
     let (open, past) = page.split_once("id=\"over\"").expect("one is over");
     let since = |moment: &str, lasted: &str| {
-        format!("{moment}</time> <span class=\"soft\">UTC, for {lasted}</span>")
+        format!("{moment}</time> <span class=\"soft\">UTC, {lasted}</span>")
     };
-    let began = since("2026-09-21 13:14:10", "1 h");
+    let began = since("2026-09-21 13:14:10", "for 1 h");
     assert!(open.contains(&began), "{open}");
     assert!(
         open.contains("datetime=\"2026-09-21T13:14:10.000Z\""),
         "{open}"
     );
-    let was = since("2026-09-21 14:13:20", "10 s");
+    let was = since("2026-09-21 14:13:20", "over after 10 s");
     assert!(past.contains(&was), "{past}");
     assert!(
         past.contains("<span class=\"tag error\">error</span>"),

@@ -1,0 +1,35 @@
+//! The map of ranks and time on a job's page, of runs of all sizes.
+
+use super::*;
+use crate::runs::history;
+
+#[tokio::test]
+async fn a_map_of_ranks_offers_no_stretch_of_time_that_it_cannot_show() {
+    let server = server().await;
+    let many = "team/many/u9";
+    let (runs, cluster) = (server.fleet.runs(), Arc::<str>::from("prod"));
+    for number in 0..=u32::try_from(history::MAX_RANKS_READ).unwrap() {
+        let key = RunKey::of(&cluster, &rank_id(many, number));
+        runs.steps(&key, number, &block(110, 600), heard(120))
+            .unwrap();
+    }
+    for (job, maps_from, has_ranges) in [
+        (JOB, "2026-09-21 02:14:10", true),
+        (many, "2026-09-21 14:13:50", false),
+    ] {
+        let (status, page) = server.get(&format!("{}?minutes=720", address(job))).await;
+        assert_eq!(status, StatusCode::OK, "{job}: {page}");
+        let section = |name: &str| {
+            let (_, rest) = page.split_once(&format!("data-live=\"{name}\"")).unwrap();
+            rest.split_once("</section>").unwrap().0
+        };
+        let (heat, loss) = (section("heat"), section("loss"));
+        let tab = "aria-current=\"true\">12 h</a>";
+        assert_eq!(heat.contains(tab), has_ranges, "{job}: {heat}");
+        assert_eq!(loss.contains(tab), !has_ranges, "{job}: {loss}");
+        let begins = format!("<div class=\"strip-times\"><span>{maps_from}</span>");
+        assert!(heat.contains(&begins), "{job}: {heat}");
+        let why = "Of a run of more than 256 ranks only the last minutes are shown, from 2026-09-21 14:13:50 UTC on.";
+        assert_eq!(heat.contains(why), !has_ranges, "{job}: {heat}");
+    }
+}
