@@ -113,7 +113,9 @@ impl LinkWatch {
         let mut watch = Self::default();
         let usual = |name: &str| {
             let read = said.iter().filter_map(|it| it.reading(name)?.usual);
-            let most = read.filter(|it| (0.0..=255.0).contains(it)).fold(0.0, f64::max);
+            let most = read
+                .filter(|it| (0.0..=255.0).contains(it))
+                .fold(0.0, f64::max);
             most as u8
         };
         watch.readings.best.width = usual(LANES);

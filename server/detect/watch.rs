@@ -428,9 +428,12 @@ fn readings<const COUNT: usize>(
 impl Watch {
     /// Of a GPU of which this was said before the server started.
     pub(super) fn resumed(said: &[&Said]) -> Self {
-        let corrected = said.iter().find_map(|it| Some((it.reading(AN_HOUR)?.value, it.seen_at)));
+        let corrected = said
+            .iter()
+            .find_map(|it| Some((it.reading(AN_HOUR)?.value, it.seen_at)));
         Self {
-            corrected: corrected.map_or_else(Errors::default, |(count, at)| Errors::told(count, at)),
+            corrected: corrected
+                .map_or_else(Errors::default, |(count, at)| Errors::told(count, at)),
             ..Self::default()
         }
     }

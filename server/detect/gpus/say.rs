@@ -140,10 +140,9 @@ pub(super) fn readings(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Ve
         }
         Kind::PcieDegraded => seen.links.pcie_readings().to_vec(),
         Kind::NvlinkDown => beside(NVLINKS_UP, Unit::Count),
-        Kind::RemapFailed
-        | Kind::RemapPending
-        | Kind::ProbeFailed(_)
-        | Kind::ProbeSlow => Vec::new(),
+        Kind::RemapFailed | Kind::RemapPending | Kind::ProbeFailed(_) | Kind::ProbeSlow => {
+            Vec::new()
+        }
     };
     let is_slowed = matches!(words(finding.kind).0, Family::Heat | Family::Power);
     let clock = seen.clock.filter(|_| is_slowed);

@@ -81,8 +81,7 @@ pub(super) fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gather
             report::hours(millis)
         ));
     }
-    let (commitments, left_out) =
-        committed::of(days, terms.book.commitments(), time.into());
+    let (commitments, left_out) = committed::of(days, terms.book.commitments(), time.into());
     findings.extend(left_out);
     Gathered {
         fleet,
