@@ -143,23 +143,22 @@ impl State {
         reading: f64,
         now: Timestamp,
     ) -> Self {
+        let (since, rate, flaps) = match test {
+            // It may have come again until it was last seen.
+            Test::Grew(_) => (kept(seen), 0.0, [0; FLAPS]),
+            Test::Flaps => (None, 0.0, [in_seconds(seen); FLAPS]),
+            Test::Rate(_) => (kept(since), reading as f32, [0; FLAPS]),
+            Test::Above(_) | Test::Below(_) | Test::Down | Test::Still => {
+                (kept(since), 0.0, [0; FLAPS])
+            }
+        };
         Self {
             // What it reads is not known: the first reading is neither more nor less.
             value: f64::NAN,
             at: now,
-            since: Some(match test {
-                // It may have come again until it was last seen.
-                Test::Grew(_) | Test::Flaps => seen,
-                Test::Above(_) | Test::Below(_) | Test::Rate(_) | Test::Down | Test::Still => since,
-            }),
-            rate: match test {
-                Test::Rate(_) => reading as f32,
-                _ => 0.0,
-            },
-            flaps: match test {
-                Test::Flaps => FLAPS,
-                _ => 0,
-            },
+            since,
+            rate,
+            flaps,
         }
     }
 
@@ -239,7 +238,7 @@ impl State {
                 let went = since.filter(is_lately);
                 if went.is_some_and(|went| at.since(went) >= FLAP_NS) {
                     self.flaps.rotate_left(1);
-                    self.flaps[FLAPS - 1] = u32::try_from(at.seconds()).unwrap_or(0);
+                    self.flaps[FLAPS - 1] = in_seconds(at);
                 }
                 None
             }
@@ -309,6 +308,11 @@ impl State {
         };
         is_well && self.since.is_none() && self.flaps == [0; FLAPS]
     }
+}
+
+/// Seconds of Unix time; 0 where they do not fit.
+fn in_seconds(at: Timestamp) -> u32 {
+    u32::try_from(at.seconds()).unwrap_or(0)
 }
 
 /// A moment as a state keeps it; the beginning of 1970 is none.

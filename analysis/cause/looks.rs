@@ -91,8 +91,8 @@ mod tests {
     #[test]
     fn the_first_look_is_told_until_most_looks_say_something_else() {
         use Cause::{Data, Heat, HostCpu, Unknown};
-        for (looks, expected) in [
-            (&[(Heat, 1)] as &[(Cause, usize)], Heat),
+        let cases: [(&[(Cause, usize)], Cause); 11] = [
+            (&[(Heat, 1)], Heat),
             (&[(HostCpu, 1), (Unknown, 1)], HostCpu),
             (&[(HostCpu, 1), (Unknown, 2)], Unknown),
             (&[(Unknown, 1), (Data, 1)], Data),
@@ -103,7 +103,8 @@ mod tests {
             (&[(Heat, 30), (Unknown, 6)], Heat),
             (&[(Heat, 30), (Unknown, 7)], Unknown),
             (&[(Unknown, 30), (Heat, 6)], Heat),
-        ] {
+        ];
+        for (looks, expected) in cases {
             assert_eq!(told(looks), expected, "{looks:?}");
         }
         // None has more than half, and what was told is named by no look any more.

@@ -141,11 +141,11 @@ struct Credit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
     /// What its row was for: it is a lower price of that.
-    OffItsRow,
+    ItsRow,
     /// What the fee of a commitment to an amount is counted with, which stands beside machines with GPUs.
-    OffCommitmentToAnAmount,
+    CommitmentToAnAmount,
     /// The bill as a whole.
-    OffTheBill,
+    TheBill,
 }
 
 impl Credit {
@@ -157,9 +157,9 @@ impl Credit {
             | "DISCOUNT"
             | "FEE_UTILIZATION_OFFSET"
             | "SUBSCRIPTION_BENEFIT"
-            | "RESELLER_MARGIN" => Taken::OffItsRow,
-            "COMMITTED_USAGE_DISCOUNT_DOLLAR_BASE" => Taken::OffCommitmentToAnAmount,
-            _ => Taken::OffTheBill,
+            | "RESELLER_MARGIN" => Taken::ItsRow,
+            "COMMITTED_USAGE_DISCOUNT_DOLLAR_BASE" => Taken::CommitmentToAnAmount,
+            _ => Taken::TheBill,
         }
     }
 }
@@ -356,11 +356,11 @@ impl Invoice {
         self.of_no_machine += usize::from(is_unsure);
         for (taken, amount) in credits {
             match taken {
-                Taken::OffItsRow => *self.costs.entry(of).or_default() += amount,
-                Taken::OffCommitmentToAnAmount => {
+                Taken::ItsRow => *self.costs.entry(of).or_default() += amount,
+                Taken::CommitmentToAnAmount => {
                     *self.costs.entry(of.beside()).or_default() += amount;
                 }
-                Taken::OffTheBill => self.credits += amount,
+                Taken::TheBill => self.credits += amount,
             }
         }
         Ok(())

@@ -169,6 +169,7 @@ fn tiles_of_a_large_cluster_are_large_enough_for_a_finger() {
         node: Arc::clone(node),
         state: State::ActiveUnrated,
         reason: Reason::Unknown,
+        is_silent: false,
         first_seen: Timestamp::default(),
         is_one_sample: false,
         last_point: Timestamp::default(),

@@ -4,9 +4,12 @@ use super::super::Report;
 use super::{money, signed};
 use crate::chargeback::variance::Variance;
 
+/// A part of a change.
+type Of = fn(Variance) -> i128;
+
 /// What the change from the month before is made of; dashes while nothing is compared.
 pub(super) fn variance(report: &Report<'_>) -> Vec<(&'static str, String)> {
-    let parts: [(&'static str, fn(Variance) -> i128); 5] = [
+    let parts: [(&'static str, Of); 5] = [
         ("price: other rates for the same time", |it| it.price),
         ("volume: more or less useful time", |it| it.volume),
         ("mix: other machines, regions, terms", |it| it.mix),
@@ -15,7 +18,7 @@ pub(super) fn variance(report: &Report<'_>) -> Vec<(&'static str, String)> {
         }),
         ("change", |it| it.change),
     ];
-    let row = |(what, of): (&'static str, fn(Variance) -> i128)| {
+    let row = |(what, of): (&'static str, Of)| {
         let figure = report.variance.map(|it| signed(of(it)));
         (what, figure.unwrap_or_else(|| "–".to_owned()))
     };

@@ -44,6 +44,7 @@ fn open(signals: &[Signal]) -> Vec<Incident> {
             now: NOW,
             signals: signals.to_vec(),
             is_heard: &|_, _| true,
+            in_its_place: &|_, _| None,
             quiet_runs: &BTreeSet::new(),
             nodes: &nodes,
             runs: &BTreeMap::new(),

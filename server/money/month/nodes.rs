@@ -144,8 +144,8 @@ impl<'a> Nodes<'a> {
         };
         let priced = || terms.priced_as(&machine, range.from_ms, range.until_ms);
         let priced = self.of_count.entry(gpus).or_insert_with(priced);
-        let day_ms = day * MILLIS_PER_DAY;
-        let (machine_type, basis, gpus) = priced.within(day_ms, day_ms + MILLIS_PER_DAY).clone();
+        let of_day = Span::days(&(day..day + 1));
+        let (machine_type, basis, gpus) = priced.within(of_day.from_ms, of_day.until_ms).clone();
         Node {
             machine_type,
             basis,

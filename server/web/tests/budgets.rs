@@ -26,6 +26,7 @@ async fn over(cluster: &str) -> Fixture {
         now: fixture::NOW,
         signals: vec![signal],
         is_heard: &|_, _| true,
+        in_its_place: &|_, _| None,
         quiet_runs: &BTreeSet::new(),
         nodes: &BTreeMap::new(),
         runs: &Default::default(),
