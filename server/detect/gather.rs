@@ -33,10 +33,12 @@ use crate::view::gather as view;
 use crate::view::judge::judge;
 
 mod alike;
+mod host;
 mod table;
 
 pub(super) use alike::Alike;
 use alike::Groups;
+pub use host::Host;
 use table::Table;
 
 /// What is kept of the resources from tick to tick.
@@ -174,19 +176,6 @@ pub struct GpuSnapshot {
     at_node: usize,
 }
 
-/// How pressed a node is, as parts, and how its network devices are. None is not known.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Host {
-    pub(super) steal: Option<f64>,
-    pub(super) cpu_pressure: Option<f64>,
-    pub(super) memory_pressure: Option<f64>,
-    pub(super) io_pressure: Option<f64>,
-    /// Errors of all its network devices a second.
-    pub(super) nic_errors: Option<f64>,
-    /// Of them those that are down; some of every machine are not connected.
-    pub(super) nics_down: Option<u32>,
-}
-
 /// What all resources of a node say together.
 #[derive(Debug, Default)]
 pub struct NodeSnapshot {
@@ -276,11 +265,12 @@ pub(super) fn gather(
             KeptOf::Machine(machine) => {
                 of_node.booted = booted_at(live);
                 of_node.ports = machine.ports.read(live, now);
-                of_node.host = host_of(live, &of_node.ports, now);
+                of_node.host = host::of(live, &of_node.ports, now);
                 let id = watch::owner(&live.key.cluster, &live.key.id);
-                of_node.leaks = machine
-                    .memory
-                    .read(machine_used(live, now), Some(id), now, by);
+                of_node.leaks =
+                    machine
+                        .memory
+                        .read(host::memory_used(live, now), Some(id), now, by);
                 of_node.resource = Some(Arc::clone(&live.resource));
             }
             KeptOf::Gpu(watched) => {
@@ -379,27 +369,6 @@ impl Nodes {
 /// Whether two names are the same: what an agent tells has one address, so that most are not read for it.
 pub(super) fn is_same(one: &Arc<str>, other: &Arc<str>) -> bool {
     Arc::ptr_eq(one, other) || one == other
-}
-
-fn host_of(live: &Live, ports: &[Port], now: Timestamp) -> Host {
-    let value = |metric: &Metric| fresh(live, metric, now);
-    let errors = ports.iter().filter_map(|it| it.errors);
-    let up = ports.iter().filter_map(|it| it.is_up);
-    Host {
-        steal: value(&node::CPU_STEAL),
-        cpu_pressure: value(&node::PSI_CPU),
-        memory_pressure: value(&node::PSI_MEMORY_SOME),
-        io_pressure: value(&node::PSI_IO_SOME),
-        nic_errors: errors.reduce(|sum, it| sum + it),
-        nics_down: up.map(|is_up| u32::from(!is_up)).reduce(|sum, it| sum + it),
-    }
-}
-
-/// What part of its memory a machine cannot give out.
-fn machine_used(live: &Live, now: Timestamp) -> Option<f64> {
-    let left = fresh(live, &node::MEMORY_AVAILABLE, now)?;
-    let all = live.value(node::MEMORY_TOTAL.id)?.reading.ok()?;
-    (all > 0.0).then(|| 1.0 - left / all)
 }
 
 /// What part of a GPU's memory is used.

@@ -297,10 +297,8 @@ pub(super) fn month_around(day: i64) -> Option<Range<i64>> {
 /// `October 2026`.
 fn title(month: &str) -> String {
     let (year, number) = month.split_once('-').unwrap_or((month, ""));
-    let name = number
-        .parse::<usize>()
-        .ok()
-        .and_then(|it| MONTHS.get(it.checked_sub(1)?));
+    let number = number.parse::<usize>().ok();
+    let name = number.and_then(|it| MONTHS.get(it.checked_sub(1)?));
     name.map_or_else(|| month.to_owned(), |name| format!("{name} {year}"))
 }
 

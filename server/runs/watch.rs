@@ -30,6 +30,7 @@ use crate::store::{MAX_EVENT_IDS, MAX_EVENTS, Store};
 
 mod before;
 mod noticed;
+mod noted;
 mod pace;
 
 #[cfg(test)]
@@ -292,39 +293,6 @@ impl Watch {
             })
         };
         heard.into_iter().filter_map(lost).collect()
-    }
-}
-
-impl Runs {
-    /// Notes what was judged of a run that goes on.
-    pub fn judge(&self, key: &RunKey, judged: Option<Judged>) {
-        if let Some(run) = self.lock().runs.get_mut(key) {
-            run.judged = judged;
-        }
-    }
-
-    /// Notes who of a run makes the others wait by the times of its collectives.
-    pub fn judge_collectives(&self, key: &RunKey, judged: Option<Judged>) {
-        if let Some(run) = self.lock().runs.get_mut(key) {
-            run.by_collectives = judged;
-        }
-    }
-
-    /// Notes whether nothing shows of a run without steps whether it hangs.
-    pub fn lacks_evidence(&self, key: &RunKey, lacks: bool) {
-        if let Some(run) = self.lock().runs.get_mut(key) {
-            run.lacks_evidence = lacks;
-        }
-    }
-}
-
-impl Run {
-    /// Who makes the others wait, by steps or by collectives: what names somebody, else what can say it at all.
-    pub fn who_waits(&self) -> Option<&Judged> {
-        let both = [self.by_collectives.as_ref(), self.judged.as_ref()];
-        let names = |it: &&Judged| !it.verdict.stragglers.is_empty();
-        let mut known = both.into_iter().flatten();
-        known.clone().find(names).or_else(|| known.next())
     }
 }
 
