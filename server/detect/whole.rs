@@ -113,7 +113,8 @@ mod tests {
         let mut whole = Whole::default();
         let of = |version: &str, seconds: i64| {
             let mut live = live(&gpu::POWER, 300.0, seconds);
-            let resource = Resource::clone(&live.resource);
+            let mut resource = Resource::clone(&live.resource);
+            resource.attributes.remove(attribute::DRIVER_VERSION);
             live.resource = resource.with(attribute::DRIVER_VERSION, version).into();
             live
         };

@@ -226,7 +226,7 @@ fn the_committed_facts_are_all_there() {
         ("field", 74),
         ("gpm", 53),
         ("event", 8),
-        ("function", 78),
+        ("function", 80),
         ("counter", 64),
         ("served", 33),
     ] {

@@ -137,7 +137,10 @@ fn collectives(name: &str, cells: [&str; 4]) -> String {
         false => it.to_owned(),
     };
     let cells = cells.map(|it| format!("<td class=\"number\">{}</td>", cell(it)));
-    format!("<tr><td class=\"fit\">{name}</td>{}</tr>", cells.concat())
+    format!(
+        "<tr><td class=\"fit\">{name}</td>\n{}</tr>",
+        cells.join("\n")
+    )
 }
 
 #[tokio::test]
