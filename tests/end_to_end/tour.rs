@@ -32,7 +32,7 @@ const TOUR: [(&str, &[&str]); 4] = [
         "target/fast/gpufleet today",
         &[
             "{more}",
-            "64 GPUs: {states}; {money} a day of {money} goes to waste; {number} incident{s} open",
+            "64 GPUs: {states}; {money} a day of {money} goes to waste; {number} incident{s} open on {number} node{s}",
             "A DAY KIND WHERE OWNER WHAT TO DO",
             "{money} free cluster demo platform 40 GPUs on 6 nodes that nobody {more} Give them to who waits for GPUs, {more}",
             "{money} broken GPU 3 of demo-node-2 foundation-models XID 79, because of a broken GPU Drain the node, reboot",

@@ -84,6 +84,9 @@ fn a_job_shows_its_slow_rank_gives_a_profile_while_it_runs_and_says_who_failed_f
     demo::folders(&world);
     let place = agent::Place::new(&world, "node-1", &endpoint, &demo::config(&world));
     place.replace_in_config("cluster = \"test\"", &format!("cluster = \"{CLUSTER}\""));
+    // A machine without a GPU, where a rank has a price of its own.
+    let none = world.path("no-driver.so").display().to_string();
+    place.replace_in_config(&agent::library(), &none);
     let agent = place.start();
     demo::are_up(&world, &server, &agent);
     let slow_while = world.file("slow", "").display().to_string();
