@@ -89,8 +89,9 @@ pub(crate) fn broken(server: &Server, simulator: &Simulator) -> [String; 2] {
     }
     let text = |of: &Value, name: &str| of[name].as_str().expect("it is told").to_owned();
     let name = text(&job, "job").replace('/', "%2F");
+    let attempt = job["attempt"].as_u64().expect("it is told");
     [
-        format!("/clusters/{}/jobs/{name}", text(&job, "cluster")),
+        format!("/clusters/{}/jobs/{name}/{attempt}", text(&job, "cluster")),
         format!("/incidents/{}", text(&last, "id")),
     ]
 }
