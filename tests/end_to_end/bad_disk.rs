@@ -103,8 +103,11 @@ fn full_disk(world: &World, disk: &SmallDisk, place: server::Place, reason: &str
     wait::until("/healthz is well again", LIMIT, || {
         (server.get("/healthz").status == 200).then_some(())
     });
-    let page = server.get("/fleet").text();
-    assert!(!page.contains("The database takes nothing"), "it is over");
+    // The page is drawn anew with the next tick.
+    wait::until("the pages say no more that it is not", LIMIT, || {
+        let page = server.get("/fleet").text();
+        (!page.contains("The database takes nothing")).then_some(())
+    });
     agent.catches_up();
     agent.stop();
     let server = server.stop().start();
