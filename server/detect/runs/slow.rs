@@ -51,7 +51,7 @@ pub(super) struct Around<'a> {
 /// A rank that makes the others wait.
 type Blamed<'a> = (&'a Straggler, &'a RankSnapshot);
 
-/// The last looks at why places of a run are slow, of those that are.
+/// The last looks at why places of a run are slow or stand, of those that do.
 #[derive(Default)]
 pub(super) struct Causes {
     known: BTreeMap<Place, Looks>,
@@ -61,14 +61,14 @@ pub(super) struct Causes {
 
 impl Causes {
     /// Takes in a look at a place; says what holds over the last ones.
-    fn take(&mut self, place: &Place, look: cause::Verdict) -> cause::Verdict {
+    pub(super) fn take(&mut self, place: &Place, look: cause::Verdict) -> cause::Verdict {
         let mut looks = self.known.remove(place).unwrap_or_default();
         let told = looks.take(look);
         self.now.insert(place.clone(), looks);
         told
     }
 
-    /// The tick is over: what was not looked at in it is slow no more.
+    /// The tick is over: what was not looked at in it is slow no more, or goes on.
     pub(super) fn turn(&mut self) {
         self.known = std::mem::take(&mut self.now);
     }
