@@ -12,8 +12,9 @@
 //!   what of: I/O → storage, CPU or steal → host CPU, memory → host memory, else the input pipeline.
 //! - *Host*: steal and pressure slow down what the host does between kernels too: own − usual, where
 //!   it is more than what waiting for data has taken of it.
-//! - *Marks*: a fatal XID, errors that cannot be corrected, a GPU lost or hung, slowed down beyond its
-//!   peers where the clock is not known, rows that are to be remapped, PCIe or NVLink below what they were, a network device with errors. How much they cost
+//! - *Marks*: a fatal XID, a GPU lost or hung, errors that cannot be corrected, slowed down beyond its
+//!   peers where the clock is not known, rows that are to be remapped, NVLinks down, PCIe below what it was, an XID of
+//!   an NVLink, a network device that is down or has errors, many corrected errors. How much they cost
 //!   cannot be read, so they explain what is left, the first of them in this order, and only where
 //!   [`MARK_LEAST`] of the excess is left.
 //!
@@ -33,13 +34,18 @@
 use gpufleet_telemetry::catalog::Unit;
 use serde::{Deserialize, Serialize};
 
+use crate::health::Pcie;
+
 pub mod before;
 mod looks;
+mod mark;
 
 #[cfg(test)]
 mod tests;
 
 pub use looks::{LOOKS, Looks};
+use mark::mark;
+pub use mark::{NVLINKS_UP, PCIE_GENERATION, PCIE_LANES, of_links, pcie_readings};
 
 /// Part of the excess that a named cause explains at least.
 pub const NAMED: f64 = 0.35;
@@ -57,11 +63,6 @@ const HOTTER: f64 = 10.0;
 const PRESSURE: f64 = 0.1;
 /// … and it has to be this many times the peers'.
 const PRESSURE_TIMES: f64 = 2.0;
-/// Errors of a network device a second, and times its peers', that are a fault: retries are usual.
-const NIC_ERRORS: f64 = 1.0;
-const NIC_TIMES: f64 = 10.0;
-/// Corrected memory errors an hour from which they are a mark.
-const CORRECTED_PER_HOUR: f64 = 60.0;
 
 /// Why.
 #[derive(
@@ -167,10 +168,12 @@ pub struct Rank {
     pub ecc_corrected_per_hour: Option<f64>,
     /// Whether rows wait for a remapping or could not be remapped.
     pub has_remap_trouble: Option<bool>,
-    /// PCIe's rate now ÷ what it was at best.
-    pub pcie_part: Option<f64>,
-    /// NVLinks that are down.
-    pub nvlinks_down: Option<u32>,
+    /// Its PCIe link now and at best.
+    pub pcie: Option<Pcie>,
+    /// NVLinks that are up; beside them not its peers', but those that should be.
+    pub nvlinks_up: Pair,
+    /// The XID that broke its GPU, or else the newest that one of its NVLinks raised lately.
+    pub xid: Option<u32>,
     /// Errors of its network devices a second.
     pub nic_errors: Pair,
     /// Network devices that are down.
@@ -458,43 +461,4 @@ fn of_host(rank: &Rank) -> Vec<Explains> {
         }],
         (None, _) => Vec::new(),
     }
-}
-
-/// The first mark that there is.
-fn mark(rank: &Rank) -> Option<(Cause, Vec<Reading>)> {
-    let count = |name: &str, value: f64| vec![Reading::new(name, value, None, Unit::Count)];
-    let bad = rank.ecc_uncorrectable.filter(|it| *it > 0);
-    let often = rank
-        .ecc_corrected_per_hour
-        .filter(|it| *it > CORRECTED_PER_HOUR);
-    let down = rank.nvlinks_down.filter(|it| *it > 0);
-    let slow = rank.pcie_part.filter(|it| *it < 1.0);
-    let nics = rank.nics_down.filter(|it| *it > 0);
-    let errors = rank.nic_errors.is_apart(NIC_ERRORS, NIC_TIMES);
-    let mut held = held_down(rank);
-    held.retain(|_| rank.sm_clock.own.is_none());
-    let held = held
-        .into_iter()
-        .max_by(|one, other| one.1.total_cmp(&other.1));
-    let marks = [
-        (rank.is_broken == Some(true)).then(|| (Cause::GpuFault, count("broken", 1.0))),
-        bad.map(|it| (Cause::GpuFault, count("errors not corrected", it as f64))),
-        held.map(|(cause, _, reading)| (cause, reading.into_iter().collect())),
-        (rank.has_remap_trouble == Some(true))
-            .then(|| (Cause::GpuMemory, count("rows to be remapped", 1.0))),
-        down.map(|it| (Cause::Nvlink, count("NVLinks down", f64::from(it)))),
-        slow.map(|it| {
-            let reading = Reading::new("PCIe's rate", it, Some(1.0), Unit::Ratio);
-            (Cause::Pcie, vec![reading])
-        }),
-        nics.map(|it| (Cause::Network, count("network devices down", f64::from(it)))),
-        errors.then(|| {
-            let reading = rank
-                .nic_errors
-                .reading("network errors a second", Unit::Count);
-            (Cause::Network, reading.into_iter().collect())
-        }),
-        often.map(|it| (Cause::GpuMemory, count("corrected errors an hour", it))),
-    ];
-    marks.into_iter().flatten().next()
 }

@@ -38,8 +38,9 @@ struct Machine {
     is_broken: bool,
     uncorrectable: u64,
     remap: bool,
-    pcie: f64,
-    nvlinks: u32,
+    pcie_generation: u32,
+    nvlinks_down: u32,
+    xid: Option<u32>,
 }
 
 fn noise(random: &mut ChaCha8Rng, part: f64) -> f64 {
@@ -76,8 +77,9 @@ fn job(random: &mut ChaCha8Rng) -> Vec<Machine> {
             is_broken: false,
             uncorrectable: 0,
             remap: false,
-            pcie: 1.0,
-            nvlinks: 0,
+            pcie_generation: 5,
+            nvlinks_down: 0,
+            xid: None,
         })
         .collect()
 }
@@ -123,19 +125,35 @@ fn fault(machine: &mut Machine, cause: Cause, size: f64, random: &mut ChaCha8Rng
             machine.stands = true;
             machine.is_broken = random.random_bool(0.6);
             machine.uncorrectable = u64::from(!machine.is_broken);
+            machine.xid = machine.is_broken.then_some(79);
         }
         _ => {
             machine.compute += size;
             match cause {
                 Cause::GpuMemory if random.random_bool(0.5) => machine.remap = true,
                 Cause::GpuMemory => machine.corrected += between(random, 80.0, 2_000.0),
-                Cause::Pcie => machine.pcie = 0.25,
-                Cause::Nvlink => machine.nvlinks = random.random_range(1..=4),
+                Cause::Pcie => machine.pcie_generation = 3,
+                // Of some only errors are left to be seen.
+                Cause::Nvlink => match random.random_range(1..=4) {
+                    1 => machine.xid = Some(74),
+                    down => machine.nvlinks_down = down,
+                },
                 Cause::Network if random.random_bool(0.3) => machine.nics_down = 1,
                 Cause::Network => machine.nic += between(random, 10.0, 3_000.0),
                 _ => {}
             }
         }
+    }
+}
+
+/// A link of this generation that had 5.
+const fn pcie(generation: u32) -> Pcie {
+    Pcie {
+        width: 16,
+        best_width: 16,
+        generation,
+        best_generation: 5,
+        is_active: true,
     }
 }
 
@@ -164,6 +182,7 @@ fn read(machines: &[Machine], culprit: usize, random: &mut ChaCha8Rng) -> Rank {
     usual.swap_remove(culprit);
     let usual = median(&mut usual).expect("there are peers");
     let mut is_told = || driver && there(0.98);
+    let is_broken = is_told().then_some(own.is_broken);
     Rank {
         slowness: if own.stands {
             f64::INFINITY
@@ -182,12 +201,17 @@ fn read(machines: &[Machine], culprit: usize, random: &mut ChaCha8Rng) -> Rank {
         memory_pressure,
         io_pressure,
         nic_errors,
-        is_broken: is_told().then_some(own.is_broken),
+        is_broken,
+        // Both are events.
+        xid: own.xid.filter(|_| is_broken.is_some()),
         ecc_uncorrectable: is_told().then_some(own.uncorrectable),
         ecc_corrected_per_hour: is_told().then_some(own.corrected),
         has_remap_trouble: is_told().then_some(own.remap),
-        pcie_part: is_told().then_some(own.pcie),
-        nvlinks_down: is_told().then_some(own.nvlinks),
+        pcie: is_told().then(|| pcie(own.pcie_generation)),
+        nvlinks_up: match is_told() {
+            true => Pair::new(f64::from(18 - own.nvlinks_down), 18.0),
+            false => Pair::default(),
+        },
         nics_down: network.then_some(own.nics_down),
     }
 }
@@ -386,4 +410,77 @@ fn a_verdict_shows_the_readings_beside_what_is_usual() {
     let beside = rank.beside();
     let shown: Vec<_> = beside.iter().map(|it| (it.value, it.usual)).collect();
     assert_eq!(shown, [(71.0, Some(62.0)), (0.02, Some(0.3))]);
+}
+
+#[test]
+fn a_mark_carries_the_readings_that_show_it() {
+    let of = |mark: Rank| {
+        let verdict = judge(&mark);
+        let told = verdict.0.first().expect("it is named");
+        let reading = |it: &Reading| (it.name.clone(), it.value, it.usual);
+        let readings: Vec<_> = told.readings.iter().map(reading).collect();
+        (told.cause, readings)
+    };
+    let shown = |all: &[(&str, f64, Option<f64>)]| -> Vec<(String, f64, Option<f64>)> {
+        let owned = |it: &(&str, f64, Option<f64>)| (it.0.to_owned(), it.1, it.2);
+        all.iter().map(owned).collect()
+    };
+    let broken = Rank {
+        is_broken: Some(true),
+        ..usual()
+    };
+    let (down, up) = (Pair::new(16.0, 18.0), Pair::new(18.0, 18.0));
+    let up_again = Rank {
+        nvlinks_up: up,
+        xid: Some(74),
+        ..usual()
+    };
+    let two_down = Rank {
+        nvlinks_up: down,
+        ..usual()
+    };
+    let again = Rank {
+        nvlinks_up: down,
+        ..up_again
+    };
+    let fallen = Rank {
+        xid: Some(79),
+        ..broken
+    };
+    let slower = Rank {
+        pcie: Some(pcie(3)),
+        ..up_again
+    };
+    // An idle link has a lower generation to save power.
+    let eight = Pcie {
+        width: 8,
+        is_active: false,
+        ..pcie(1)
+    };
+    let idle = Rank {
+        pcie: Some(eight),
+        ..usual()
+    };
+    let lanes = |now| (PCIE_LANES, now, Some(16.0));
+    let generation = |now| (PCIE_GENERATION, now, Some(5.0));
+    let xid = |code| ("XID", code, None);
+    let nvlinks = (NVLINKS_UP, 16.0, Some(18.0));
+    for (rank, cause, readings) in [
+        (broken, Cause::GpuFault, vec![("broken", 1.0, None)]),
+        (fallen, Cause::GpuFault, vec![xid(79.0)]),
+        (two_down, Cause::Nvlink, vec![nvlinks]),
+        (again, Cause::Nvlink, vec![nvlinks, xid(74.0)]),
+        (up_again, Cause::Nvlink, vec![xid(74.0)]),
+        (slower, Cause::Pcie, vec![lanes(16.0), generation(3.0)]),
+        (idle, Cause::Pcie, vec![lanes(8.0), generation(5.0)]),
+    ] {
+        assert_eq!(of(rank), (cause, shown(&readings)), "{rank:?}");
+    }
+    let well = Rank {
+        pcie: Some(pcie(5)),
+        nvlinks_up: up,
+        xid: Some(31),
+        ..usual()
+    };
+    assert_eq!(judge(&well), Verdict::default());
 }

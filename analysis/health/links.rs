@@ -32,11 +32,16 @@ pub struct Pcie {
 
 impl Pcie {
     /// The generation that counts: an idle link saves power by a lower one.
-    const fn counts(&self) -> u32 {
+    pub const fn counts(&self) -> u32 {
         match self.is_active {
             true => self.generation,
             false => self.best_generation,
         }
+    }
+
+    /// Whether it has fewer lanes than at best, or a lower generation while it counts.
+    pub const fn is_below(&self) -> bool {
+        self.width < self.best_width || self.counts() < self.best_generation
     }
 
     /// What part of its best rate it has: each generation doubles that of a lane.
@@ -74,10 +79,7 @@ pub struct Links<'a> {
 pub(super) fn findings(gpu: &Gpu<'_>) -> Vec<Finding> {
     let links = &gpu.links;
     let lately = &links.pcie[links.pcie.len().saturating_sub(PCIE_READINGS)..];
-    let is_below = |it: &Pcie| {
-        it.width < it.best_width || (it.is_active && it.generation < it.best_generation)
-    };
-    let is_slow = lately.len() == PCIE_READINGS && lately.iter().all(is_below);
+    let is_slow = lately.len() == PCIE_READINGS && lately.iter().all(Pcie::is_below);
     let pcie = lately.last().filter(|_| is_slow);
     let pcie = pcie.map(|it| over(Kind::PcieDegraded, Action::Diagnose, it.part(), 1.0));
     let up = &links.nvlinks_up[links.nvlinks_up.len().saturating_sub(NVLINK_READINGS)..];

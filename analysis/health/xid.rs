@@ -42,6 +42,11 @@ pub enum Asks {
     Reboot,
 }
 
+/// Whether an XID of this code is an NVLink's.
+pub const fn is_of_nvlink(code: u32) -> bool {
+    matches!(code, 74 | 144..=150)
+}
+
 /// An XID of the GPU, however often it came to one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Xid<'a> {
@@ -76,7 +81,8 @@ impl Asks {
     fn of_code(code: u32) -> Self {
         match code {
             79 => Self::Reboot,
-            54 | 74 | 78 | 144..=150 => Self::Repair,
+            54 | 78 => Self::Repair,
+            _ if is_of_nvlink(code) => Self::Repair,
             _ if FATAL_XIDS.contains(&code) => Self::Reset,
             _ => Self::Look,
         }

@@ -13,25 +13,20 @@
 
 use std::collections::HashSet;
 
-use gpufleet_analysis::cause::Reading;
+use gpufleet_analysis::cause::{NVLINKS_UP, PCIE_GENERATION, PCIE_LANES, Pair};
 use gpufleet_analysis::health::links::{NVLINK_READINGS, PCIE_READINGS};
 use gpufleet_analysis::health::{Links, Pcie};
-use gpufleet_telemetry::catalog::{Metric, Unit, gpu};
+use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::gpu_specs;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::before::Said;
 use super::gather::NodeName;
-use super::gpus::say::NVLINKS_UP;
 use super::seconds_since;
 use crate::fleet::Live;
 
 /// Links are read each minute; what is older than three of them is gone, seconds.
 const FRESH_S: f64 = 180.0;
-
-/// What the two parts of a PCIe link's rate are called.
-const LANES: &str = "lanes";
-const GENERATION: &str = "generation";
 
 /// What is kept of one GPU's links.
 #[derive(Debug, Clone, Copy, Default)]
@@ -118,8 +113,8 @@ impl LinkWatch {
                 .fold(0.0, f64::max);
             most as u8
         };
-        watch.readings.best.width = usual(LANES);
-        watch.readings.best.generation = usual(GENERATION);
+        watch.readings.best.width = usual(PCIE_LANES);
+        watch.readings.best.generation = usual(PCIE_GENERATION);
         watch.readings.most_nvlinks = usual(NVLINKS_UP);
         watch
     }
@@ -194,43 +189,34 @@ impl LinkReadings {
 
     pub(super) fn as_facts(&self) -> LinkFacts {
         LinkFacts {
-            pcie: self.pcie.map(|it| Pcie {
-                width: it.width.into(),
-                best_width: self.best.width.into(),
-                generation: it.generation.into(),
-                best_generation: self.best.generation.into(),
-                is_active: it.is_active,
-            }),
+            pcie: self.pcie.map(|it| self.beside_best(it)),
             nvlinks: self.nvlinks.map(u32::from),
             readings: *self,
         }
     }
 
-    /// The newest PCIe rate beside the best, while the GPU works; none where it is not known.
-    pub(super) fn pcie_part(&self) -> Option<f64> {
-        let newest = self.pcie[PCIE_READINGS - 1];
-        let product = |it: Lanes| f64::from(it.width) * f64::from(it.generation);
-        (self.has_pcie() && newest.is_active && product(self.best) > 0.0)
-            .then(|| product(newest) / product(self.best))
+    fn beside_best(&self, it: Lanes) -> Pcie {
+        Pcie {
+            width: it.width.into(),
+            best_width: self.best.width.into(),
+            generation: it.generation.into(),
+            best_generation: self.best.generation.into(),
+            is_active: it.is_active,
+        }
     }
 
-    /// Lanes and generation now, each beside the best.
-    pub(super) fn pcie_readings(&self) -> [Reading; 2] {
+    /// The newest reading of PCIe beside the best; none where it is not known.
+    pub(super) fn pcie(&self) -> Option<Pcie> {
         let newest = self.pcie[PCIE_READINGS - 1];
-        let of = |name: &str, now: u8, best: u8| {
-            Reading::new(name, now.into(), Some(best.into()), Unit::Count)
-        };
-        [
-            of(LANES, newest.width, self.best.width),
-            of(GENERATION, newest.generation, self.best.generation),
-        ]
+        self.has_pcie().then(|| self.beside_best(newest))
     }
 
-    /// NVLinks that are down now; none where it is not known.
-    pub(super) fn nvlinks_down(&self) -> Option<u32> {
-        let up = self.nvlinks[NVLINK_READINGS - 1];
-        self.has_nvlinks()
-            .then(|| u32::from(self.most_nvlinks.saturating_sub(up)))
+    /// NVLinks that are up now beside those that should be; none where it is not known.
+    pub(super) fn nvlinks(&self) -> Pair {
+        match self.has_nvlinks() {
+            true => Pair::new(self.nvlinks_up().into(), self.most_nvlinks.into()),
+            false => Pair::default(),
+        }
     }
 }
 
@@ -286,8 +272,8 @@ mod tests {
             last = watch.read(&live(3, 8.0, 5.0, 17.0), true, at(3));
         }
         assert_eq!(
-            (last.pcie_part(), last.nvlinks_down()),
-            (Some(0.5), Some(1))
+            (last.pcie().map(|it| it.part()), last.nvlinks()),
+            (Some(0.5), Pair::new(17.0, 18.0))
         );
         let facts = last.as_facts();
         let told = facts.as_health();
@@ -298,7 +284,7 @@ mod tests {
 
     /// GPUs of one node, each with so many NVLinks up of those that it tells of: how many are down by what is held
     /// against each, after a tick at which so many are, and after one at which all have as few as the first.
-    fn down(model: &str, gpus: &[(f64, usize)]) -> [Vec<Option<u32>>; 2] {
+    fn down(model: &str, gpus: &[(f64, usize)]) -> [Vec<Option<f64>>; 2] {
         let mut boards = Boards::default();
         let node: NodeName = ("prod".into(), "node-1".into());
         let mut watches = vec![LinkWatch::default(); gpus.len()];
@@ -323,17 +309,21 @@ mod tests {
                 boards.hold(&node, most.unwrap_or(0), model, own);
             }
             boards.forget(|_| true);
-            read.iter().map(LinkReadings::nvlinks_down).collect()
+            let down = |it: &LinkReadings| {
+                let read = it.nvlinks();
+                Some(read.like? - read.own?)
+            };
+            read.iter().map(down).collect()
         })
     }
 
     #[test]
     fn nvlinks_that_never_were_up_are_down_where_the_model_has_them_and_the_board_connects_them() {
         let h100 = "NVIDIA H100 80GB HBM3";
-        let none = |count: usize| vec![Some(0); count];
+        let none = |count: usize| vec![Some(0.0); count];
         let [first, then] = down(h100, &[(17.0, 18), (18.0, 18)]);
-        assert_eq!(first, [Some(1), Some(0)]);
-        assert_eq!(then, [Some(1), Some(1)], "its board is known by now");
+        assert_eq!(first, [Some(1.0), Some(0.0)]);
+        assert_eq!(then, [Some(1.0), Some(1.0)], "its board is known by now");
         for (why, model, gpus) in [
             (
                 "only how many are up is told",
@@ -364,7 +354,7 @@ mod tests {
         watch.read(&live(0, 16.0, 5.0, 18.0), true, NOW);
         let later = NOW.shifted(200 * NANOS_PER_SECOND);
         let last = watch.read(&live(0, 16.0, 5.0, 18.0), true, later);
-        assert_eq!((last.pcie_part(), last.nvlinks_down()), (None, None));
+        assert_eq!((last.pcie(), last.nvlinks()), (None, Pair::default()));
         assert!(!last.has_pcie() && !last.has_nvlinks());
     }
 }

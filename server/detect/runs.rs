@@ -5,14 +5,13 @@
 //! their steps; here it is given cause and price. That a run stands, its numbers, and who is slow where steps do
 //! not say so ([`waits`]), are judged here. A run is looked at whole only when something may be wrong with it.
 //!
-//! Limits: state is 300 bytes a run, 3.5 KB of what its machines were like, the last looks at each place that is slow, and
-//! 512 a rank of one whose collectives are judged.
+//! Limits: state is 300 bytes a run, 3.5 KB of what its machines were like, the last looks at each place that is slow or
+//! stands, and 512 a rank of one whose collectives are judged.
 
 use std::collections::{BTreeMap, HashMap};
 
 use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::cause::before::History;
-use gpufleet_analysis::hang;
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::ledger::State as GpuState;
 use gpufleet_analysis::price::Basis;
@@ -61,7 +60,7 @@ const NUMBERS_LEARN_S: i64 = 1_800;
 pub(super) struct RunWatches(BTreeMap<RunKey, Watched>);
 
 struct Watched {
-    hang: hang::Watch,
+    standing: standing::Kept,
     learning: Learning,
     /// Of a run whose steps do not say who makes the others wait.
     waits: Option<Box<Waits>>,
@@ -208,7 +207,7 @@ impl Watched {
     /// Of a run that is not watched yet, which stands since then if it does.
     fn new(stands_since: Option<Timestamp>) -> Self {
         Self {
-            hang: stands_since.map_or_else(hang::Watch::new, hang::Watch::stood_since),
+            standing: standing::Kept::since(stands_since),
             learning: Learning::default(),
             waits: None,
             history: History::default(),
@@ -262,7 +261,7 @@ impl Watched {
             .learning
             .observe(brief.learning.as_ref(), &tick.by.loss, tick.now);
         let numbers = numbers.to_vec();
-        let may_stand = self.hang.may_stand(tick.now, &tick.by.hang);
+        let may_stand = self.standing.watch.may_stand(tick.now, &tick.by.hang);
         let run = match may_stand || pace.is_some() || !numbers.is_empty() {
             true => whole(key, pace.as_ref(), tick),
             false => RunSnapshot::default(),
@@ -328,7 +327,7 @@ impl Watched {
             gpus: tick.gpus,
             entered: &entered,
         };
-        let standing = standing::judge(&around, &mut self.hang, brief, tick);
+        let standing = standing::judge(&around, &mut self.standing, brief, tick);
         if brief.lacks_evidence != standing.lacks_evidence {
             tick.runs().lacks_evidence(key, standing.lacks_evidence);
         }

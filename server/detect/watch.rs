@@ -1,23 +1,22 @@
 //! What the counters of one GPU did lately: parts of the last minutes that it was slowed down, corrected memory errors
 //! of the last hour, and uncorrected ones since the card was last made whole.
 //!
-//! Method: a part is a rate that forgets, with time constant [`MEMORY_S`], moved on by each reading of
-//! a counter. What did not grow for [`OVER_S`] is over, however large its rate still is: it ended, it
-//! did not fade. Errors are counted, in twelve buckets of five minutes, because a burst of six is six
-//! and not seventy an hour. Slowdowns of the hardware are counted by the ticks in which they came, of
-//! the last five minutes, because a flurry of four in one tick is one trouble and not four a minute. A
-//! counter that went back was reset and says nothing that once. Errors that could not be corrected stand
+//! Method: a part is a rate that forgets, moved on by each reading of a counter ([`Counted`]). What did not grow for a
+//! minute is over, however large its rate still is: it ended, it did not fade. Errors are counted, in twelve buckets of
+//! five minutes, because a burst of six is six and not seventy an hour. Slowdowns of the hardware are counted by the
+//! ticks in which they came, of the last five minutes, because a flurry of four in one tick is one trouble and not four
+//! a minute. A counter that went back was reset and says nothing that once. Errors that could not be corrected stand
 //! until that, or until the card was made whole, because until then a reset is owed: their counter begins anew
 //! with the card and its driver, so what it reads when it is first read counts too.
 //!
 //! Nothing is known of the others before two readings that follow each other, and of none when the newest is
 //! older than [`GAP_S`]: a reading that is gone is not a 0.
 //!
-//! Limits: 32 bytes a GPU for each part, 40 for slowdowns and [`ERRORS_BYTES`] for each kind of error, in all
-//! [`WATCH_BYTES`]; of corrected errors 65,535 in five minutes at most. Those before the server started are counted where
-//! an incident that was open then tells of them, as of when it was last signalled.
+//! Limits: [`WATCH_BYTES`] a GPU, and [`ERRORS_BYTES`] for each kind of error of one that has made some: of corrected ones
+//! in the last hour, of others since its counter began; of corrected errors 65,535 in five minutes at most. Times are kept
+//! to the millisecond. Errors before the server started are counted where an incident that was open then tells of them, as
+//! of when it was last signalled.
 
-use gpufleet_analysis::health::MEMORY_S;
 use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
@@ -26,11 +25,9 @@ use super::gpus::say::AN_HOUR;
 use super::{TICK, seconds_since};
 use crate::fleet::{Live, LiveValue};
 
-/// Over how long a part is meant that is to explain what is slow now, seconds.
-const NOW_S: f64 = 30.0;
+mod counter;
 
-/// A counter that did not grow for this long is at rest, seconds.
-const OVER_S: f64 = 60.0;
+use counter::{Counted, Counter, CounterStep, Moment};
 
 /// A slot of [`Times`], seconds: a tick.
 const SLOT_S: u32 = TICK.as_secs() as u32;
@@ -53,35 +50,8 @@ const BUCKETS: usize = 12;
 /// How long a bucket is, seconds.
 const BUCKET_S: u32 = 3_600 / BUCKETS as u32;
 
-/// One counter.
-#[derive(Debug, Clone, Copy, Default)]
-struct Counted {
-    last: f64,
-    /// When that was; the beginning of 1970 before the first reading.
-    at: Timestamp,
-    /// Growth a second over the last minutes.
-    rate: f32,
-    /// The same over the last seconds.
-    now: f32,
-    /// Seconds since 1970, rounded up.
-    grew_at_s: u32,
-    /// Whether the newest reading followed one before it.
-    is_joined: bool,
-}
-
-/// What a reading of a counter said.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum CounterStep {
-    /// Nothing: there was none, or none before it.
-    Nothing,
-    /// It grew by so much, which may be 0.
-    Grew(f64),
-    /// It began anew, or is 0 when it is first read.
-    Reset,
-}
-
 /// Errors of the last hour.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Hour {
     buckets: [u16; BUCKETS],
     /// The number of the newest bucket, since 1970.
@@ -91,7 +61,7 @@ struct Hour {
 /// A counter, and in which of the last ticks it grew.
 #[derive(Debug, Clone, Copy, Default)]
 struct Times {
-    counted: Counted,
+    counter: Counter,
     /// One bit a slot, the newest lowest.
     grew: u32,
     /// The number of the newest slot, since 1970.
@@ -99,32 +69,40 @@ struct Times {
 }
 
 /// Corrected errors.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Errors {
-    counted: Counted,
-    hour: Hour,
+    counter: Counter,
+    /// Where there were some.
+    hour: Option<Box<Hour>>,
 }
 
 /// Errors that could not be corrected.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Owed {
+    /// Where there are some.
+    some: Option<Box<Uncorrected>>,
+    at: Moment,
+    is_there: bool,
+}
+
+/// Those of a card whose counter is not 0.
+#[derive(Debug, Default)]
+struct Uncorrected {
     last: f64,
     /// How many of them were over when the card was made whole and its counter went on.
     over: f64,
-    /// When that was read; the beginning of 1970 before the first reading.
-    at: Timestamp,
     /// When there were last more than before.
     grew_at: Timestamp,
     /// The same of what was seen to grow: what was there at the first reading may be old.
     seen_at: Timestamp,
-    is_there: bool,
 }
 
-/// Most bytes that are kept of a GPU's errors of one kind.
-const ERRORS_BYTES: usize = 64;
-const _: () = assert!(size_of::<Errors>() <= ERRORS_BYTES && size_of::<Owed>() <= ERRORS_BYTES);
-const _: () = assert!(size_of::<Counted>() <= 32);
-const _: () = assert!(size_of::<Times>() <= 40 && SLOTS <= u32::BITS);
+/// Most bytes that are kept beside them of a GPU's errors of one kind, where it has made some.
+const ERRORS_BYTES: usize = 32;
+const _: () =
+    assert!(size_of::<Hour>() <= ERRORS_BYTES && size_of::<Uncorrected>() <= ERRORS_BYTES);
+const _: () = assert!(size_of::<Times>() <= 24 && SLOTS <= u32::BITS);
+const _: () = assert!(size_of::<Errors>() <= 24 && size_of::<Owed>() <= 16);
 
 /// What is counted of a GPU, in the catalog's order.
 const COUNTED: [&Metric; 6] = [
@@ -137,12 +115,13 @@ const COUNTED: [&Metric; 6] = [
 ];
 
 /// Most bytes that are kept of a GPU's counters: more than the 64 of other detectors, because health judges six of
-/// them, and of each needs its last reading with its time, and what it grew by.
-const WATCH_BYTES: usize = 272;
+/// them. The last reading and its time are 14 of each, so that how much it grew is known to the digit, also of counters
+/// that are read at times of their own; two means of each part are 24, and the ticks of slowdowns 8.
+const WATCH_BYTES: usize = 144;
 const _: () = assert!(size_of::<Watch>() <= WATCH_BYTES);
 
 /// What is kept of one GPU.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Watch {
     heat: Counted,
     brake: Counted,
@@ -206,76 +185,10 @@ impl Readable {
     }
 }
 
-impl Counted {
-    /// Takes in a reading with its time; none while it is gone.
-    fn read(&mut self, read: Option<(f64, Timestamp)>) -> CounterStep {
-        let Some((value, at)) = read else {
-            self.is_joined = false;
-            return CounterStep::Nothing;
-        };
-        let (before, then) = (self.last, self.at);
-        if then == Timestamp::default() {
-            (self.last, self.at) = (value, at);
-            // Whatever was known of it before, it has begun anew.
-            return match value == 0.0 {
-                true => CounterStep::Reset,
-                false => CounterStep::Nothing,
-            };
-        }
-        let seconds = seconds_since(at, then);
-        if seconds <= 0.0 {
-            return CounterStep::Nothing;
-        }
-        (self.last, self.at) = (value, at);
-        let growth = value - before;
-        self.is_joined = growth >= 0.0 && seconds <= GAP_S;
-        if !self.is_joined {
-            (self.rate, self.now) = (0.0, 0.0);
-            return if growth < 0.0 {
-                CounterStep::Reset
-            } else {
-                CounterStep::Nothing
-            };
-        }
-        let moved = |rate: f32, memory_s: f64| {
-            let weight = 1.0 - (-seconds / memory_s).exp();
-            (f64::from(rate) + weight * (growth / seconds - f64::from(rate))) as f32
-        };
-        self.rate = moved(self.rate, MEMORY_S);
-        self.now = moved(self.now, NOW_S);
-        if growth > 0.0 {
-            self.grew_at_s = in_seconds(at);
-        }
-        CounterStep::Grew(growth)
-    }
-
-    /// Whether it is known how much it grew.
-    fn is_known(&self, now: Timestamp) -> bool {
-        self.is_joined && seconds_since(now, self.at) <= GAP_S
-    }
-
-    /// How long it did not grow, seconds.
-    fn rested_s(&self, now: Timestamp) -> f64 {
-        seconds_since(now, Timestamp::from_seconds(self.grew_at_s.into()))
-    }
-
-    /// Growth a second over the last minutes, 0 at rest; none where it is not known.
-    fn rate(&self, now: Timestamp) -> Option<f64> {
-        let is_over = self.rested_s(now) > OVER_S;
-        let rate = if is_over { 0.0 } else { self.rate.into() };
-        self.is_known(now).then_some(rate)
-    }
-
-    /// Growth a second over the last seconds; none where it is not known.
-    fn now(&self, now: Timestamp) -> Option<f64> {
-        self.is_known(now).then_some(self.now.into())
-    }
-}
-
 impl Times {
     /// Takes in a reading with its time.
     fn read(&mut self, read: Option<(f64, Timestamp)>, now: Timestamp) {
-        let said = self.counted.read(read);
+        let said = self.counter.read(read);
         let newest = in_seconds(now) / SLOT_S;
         let passed = newest.saturating_sub(self.newest);
         self.grew = self.grew.checked_shl(passed).unwrap_or(0);
@@ -289,24 +202,18 @@ impl Times {
     fn per_minute(&self, now: Timestamp) -> Option<f64> {
         let lately = self.grew & (u32::MAX >> (u32::BITS - SLOTS));
         let per_minute = f64::from(lately.count_ones() * 60) / f64::from(SLOTS * SLOT_S);
-        let is_over = self.counted.rested_s(now) > TIMES_OVER_S;
+        let is_over = self.counter.rested_s(now) > TIMES_OVER_S;
         let told = if is_over { 0.0 } else { per_minute };
-        self.counted.is_known(now).then_some(told)
+        self.counter.is_known(now).then_some(told)
     }
 }
 
 impl Hour {
-    /// Takes in what a counter of errors said at `now`.
-    fn take(&mut self, said: CounterStep, now: Timestamp) {
+    /// Takes in how many more there are at `now`.
+    fn take(&mut self, grew: u16, now: Timestamp) {
         self.move_on(now);
-        match said {
-            CounterStep::Nothing => {}
-            CounterStep::Grew(growth) => {
-                let bucket = &mut self.buckets[place(self.newest)];
-                *bucket = bucket.saturating_add(growth as u16);
-            }
-            CounterStep::Reset => *self = Self::default(),
-        }
+        let bucket = &mut self.buckets[place(self.newest)];
+        *bucket = bucket.saturating_add(grew);
     }
 
     fn move_on(&mut self, now: Timestamp) {
@@ -337,22 +244,42 @@ fn in_seconds(at: Timestamp) -> u32 {
 impl Errors {
     /// So many of which the last came at this moment at the latest.
     fn told(count: f64, at: Timestamp) -> Self {
-        let newest = in_seconds(at) / BUCKET_S;
-        let mut errors = Self::default();
-        errors.counted.grew_at_s = in_seconds(at);
-        errors.hour.newest = newest;
-        errors.hour.buckets[place(newest)] = count as u16;
-        errors
+        let mut hour = Hour {
+            newest: in_seconds(at) / BUCKET_S,
+            ..Hour::default()
+        };
+        hour.buckets[place(hour.newest)] = count as u16;
+        Self {
+            hour: Some(hour.into()),
+            ..Self::default()
+        }
     }
 
     fn read(&mut self, read: Option<(f64, Timestamp)>, now: Timestamp) {
-        let said = self.counted.read(read);
-        self.hour.take(said, now);
+        let grew = match self.counter.read(read) {
+            CounterStep::Nothing => 0,
+            CounterStep::Grew(growth) => growth as u16,
+            CounterStep::Reset => {
+                self.hour = None;
+                0
+            }
+        };
+        if grew > 0 {
+            self.hour.get_or_insert_with(Box::default);
+        }
+        let Some(hour) = &mut self.hour else {
+            return;
+        };
+        hour.take(grew, now);
+        if hour.count() == 0 {
+            self.hour = None;
+        }
     }
 
     /// Errors of the last hour; none where they are not known.
     fn count(&self, now: Timestamp) -> Option<u64> {
-        self.counted.is_known(now).then(|| self.hour.count())
+        let count = || self.hour.as_deref().map_or(0, Hour::count);
+        self.counter.is_known(now).then(count)
     }
 }
 
@@ -360,32 +287,49 @@ impl Owed {
     /// Takes in a reading with its time, and when the card was last made whole.
     fn read(&mut self, read: Option<(f64, Timestamp)>, whole: Option<Timestamp>) {
         self.is_there = read.is_some();
-        if let Some((value, at)) = read.filter(|it| it.1 > self.at) {
-            let is_first = self.at == Timestamp::default();
-            if value < self.last {
-                (self.last, self.over) = (0.0, 0.0);
+        if let Some((value, at)) = read.filter(|it| Moment::of(it.1) > self.at) {
+            let is_first = self.at.is_none();
+            self.at = Moment::of(at);
+            if value > 0.0 {
+                let some = self.some.get_or_insert_with(Box::default);
+                some.take(value, at, is_first);
+            } else {
+                self.some = None;
             }
-            if value > self.last {
-                self.grew_at = at;
-                self.seen_at = if is_first { self.seen_at } else { at };
-            }
-            (self.last, self.at) = (value, at);
         }
-        if whole.is_some_and(|whole| whole > self.grew_at) {
-            self.over = self.last;
+        if let Some(some) = &mut self.some
+            && whole.is_some_and(|whole| whole > some.grew_at)
+        {
+            some.over = some.last;
         }
     }
 
     /// How many there are; none where it is not known.
     fn count(&self, now: Timestamp) -> Option<u64> {
-        let is_known = self.is_there && seconds_since(now, self.at) <= GAP_S;
-        is_known.then(|| (self.last - self.over).max(0.0) as u64)
+        let is_known = self.is_there && seconds_since(now, self.at.timestamp()) <= GAP_S;
+        let count = |it: &Uncorrected| (it.last - it.over).max(0.0) as u64;
+        is_known.then(|| self.some.as_deref().map_or(0, count))
     }
 
     /// The same where some came in the last hour, else 0.
     fn lately(&self, now: Timestamp) -> Option<u64> {
-        let is_late = seconds_since(now, self.seen_at) <= HOUR_S;
+        let is_late = |it: &Uncorrected| seconds_since(now, it.seen_at) <= HOUR_S;
+        let is_late = self.some.as_deref().is_some_and(is_late);
         self.count(now).map(|it| if is_late { it } else { 0 })
+    }
+}
+
+impl Uncorrected {
+    /// Takes in a newer reading.
+    fn take(&mut self, value: f64, at: Timestamp, is_first: bool) {
+        if value < self.last {
+            (self.last, self.over) = (0.0, 0.0);
+        }
+        if value > self.last {
+            self.grew_at = at;
+            self.seen_at = if is_first { self.seen_at } else { at };
+        }
+        self.last = value;
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is wrong with a GPU in the words of incidents, and what is to be done.
 
-use gpufleet_analysis::cause::{Cause, Reading};
+use gpufleet_analysis::cause::{Cause, NVLINKS_UP, Reading, pcie_readings};
 use gpufleet_analysis::health::{self, Finding, Kind, Pcie};
 use gpufleet_analysis::incident::Family;
 use gpufleet_telemetry::catalog::Unit;
@@ -9,9 +9,8 @@ use super::{GpuSnapshot, Like};
 use crate::fleet::LiveXid;
 use crate::words::{recovery_action, xid};
 
-/// Names of readings by which it is judged on after a start of the server.
+/// The name of a reading by which it is judged on after a start of the server.
 pub(in crate::detect) const AN_HOUR: &str = "corrected errors an hour";
-pub(in crate::detect) const NVLINKS_UP: &str = "NVLinks up";
 
 /// The newest XID of this code.
 pub(super) fn newest(seen: &GpuSnapshot, code: u32) -> Option<&LiveXid> {
@@ -74,8 +73,7 @@ pub(super) fn what(seen: &GpuSnapshot, finding: &Finding) -> String {
 
 /// `PCIe at 25 % of its usual rate: gen 4 x8 of gen 5 x16`.
 fn pcie(seen: &GpuSnapshot, finding: &Finding) -> String {
-    let links = seen.links.as_facts();
-    let newest = links.as_health().pcie.last().map(Pcie::words);
+    let newest = seen.links.pcie().as_ref().map(Pcie::words);
     let percent = finding.reading * 100.0;
     let of_what = newest.map_or_else(String::new, |it| format!(": {it}"));
     format!("PCIe at {percent:.0} % of its usual rate{of_what}")
@@ -138,7 +136,7 @@ pub(super) fn readings(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Ve
             let limit = Reading::new("limit", limit, None, Unit::Count);
             [alone(AN_HOUR, Unit::Count), vec![limit]].concat()
         }
-        Kind::PcieDegraded => seen.links.pcie_readings().to_vec(),
+        Kind::PcieDegraded => seen.links.pcie().iter().flat_map(pcie_readings).collect(),
         Kind::NvlinkDown => beside(NVLINKS_UP, Unit::Count),
         Kind::RemapFailed | Kind::RemapPending | Kind::ProbeFailed(_) | Kind::ProbeSlow => {
             Vec::new()

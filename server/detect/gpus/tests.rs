@@ -190,7 +190,7 @@ async fn links_say_how_many_are_down_and_what_is_left_and_a_rate_its_limit() {
         said,
         [
             "1 of 18 NVLinks down, NVLinks up 17 (usual 18)",
-            "PCIe at 25 % of its usual rate: gen 4 x8 of gen 5 x16, lanes 8 (usual 16), generation 4 (usual 5)",
+            "PCIe at 25 % of its usual rate: gen 4 x8 of gen 5 x16, PCIe lanes 8 (usual 16), PCIe generation 4 (usual 5)",
             "many corrected memory errors, corrected errors an hour 90, limit 60",
         ]
     );

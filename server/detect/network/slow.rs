@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use gpufleet_analysis::cause::{Cause, Reading};
+use gpufleet_analysis::cause::{self, Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::port::{self, Port, Sign};
@@ -14,6 +14,7 @@ use gpufleet_telemetry::event::Severity;
 
 use super::Waits;
 use crate::detect::gather::{GpuSnapshot, Gpus, NodeSnapshots};
+use crate::detect::runs::slow::read_of_gpu;
 use crate::detect::runs::{RunSnapshot, price_of};
 
 /// What is known of the run beside the finding.
@@ -179,7 +180,7 @@ fn reading(port: &Port, sign: Sign) -> Reading {
     }
 }
 
-/// Which GPU of the ends has a PCIe or NVLink that is below what it was.
+/// Which GPU of the ends has a PCIe or NVLink that is below what it was, or had an error of an NVLink lately.
 fn of_gpus(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &LinkContext<'_>) -> LinkEvidence {
     let is_at_end = |seen: &GpuSnapshot| {
         let is_end = |it: &(&Arc<str>, Option<&Arc<str>>)| {
@@ -189,27 +190,15 @@ fn of_gpus(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &LinkContext<'_>) ->
     };
     let of_run = around.run.ranks.iter();
     let of_run = of_run.filter_map(|it| around.gpus.get(&(&**around.cluster, &*it.gpu)));
-    let shown = |seen: &&&GpuSnapshot| {
-        let pcie = seen.links.pcie_part().filter(|it| *it < 1.0);
-        let down = seen.links.nvlinks_down().filter(|it| *it > 0);
-        let pcie = pcie.map(|it| {
-            let reading = Reading::new("PCIe, of its best", it, Some(1.0), Unit::Ratio);
-            (Cause::Pcie, reading)
-        });
-        let down = down.map(|it| {
-            let reading = Reading::new("NVLinks down", f64::from(it), Some(0.0), Unit::Count);
-            (Cause::Nvlink, reading)
-        });
-        down.or(pcie)
-    };
+    let shown = |seen: &&&GpuSnapshot| cause::of_links(&read_of_gpu(seen, &[]));
     let told = of_run.filter(|it| is_at_end(it));
     let told: Vec<_> = told.filter_map(|it| Some((it, shown(&it)?))).collect();
-    let [(seen, (cause, reading))] = &told[..] else {
+    let [(seen, (cause, readings))] = &told[..] else {
         return LinkEvidence::default();
     };
     LinkEvidence {
         place: Some(Place::gpu(around.cluster, &seen.node, &seen.id)),
         cause: Some(*cause),
-        readings: vec![reading.clone()],
+        readings: readings.clone(),
     }
 }

@@ -17,6 +17,14 @@ use crate::runs::{Rank, Run, RunKey, Slowdown};
 /// Ranks whose machines are looked at for what changed when a run became slower: of 2,048 GPUs one of each machine.
 const LOOKED_AT: usize = 256;
 
+/// Where a run is held up, and why, as far as that is known.
+pub(super) struct At {
+    pub(super) place: Place,
+    pub(super) cause: Cause,
+    /// What says so, unless another signal of the place does.
+    pub(super) readings: Vec<Reading>,
+}
+
 /// What holds a run's machines up most now, of [`LOOKED_AT`] ranks at least where it has more.
 pub(super) fn machines(key: &RunKey, run: &Run, gpus: &Gpus<'_>) -> Machines {
     let every = (run.ranks.len() / LOOKED_AT).max(1);
@@ -43,12 +51,13 @@ pub(super) fn machines(key: &RunKey, run: &Run, gpus: &Gpus<'_>) -> Machines {
 pub(super) fn slower(
     run: &RunSnapshot,
     slowdown: &Slowdown,
-    at: Option<(Place, Cause)>,
+    at: Option<At>,
     history: &History,
     gpus: &Gpus<'_>,
 ) -> Signal {
     let change = &slowdown.change;
-    let (at, known) = at.map_or((None, Cause::Unknown), |(at, cause)| (Some(at), cause));
+    let known = at.as_ref().map_or(Cause::Unknown, |it| it.cause);
+    let (at, of_place) = at.map(|it| (it.place, it.readings)).unzip();
     let longer_ns = change.baseline_ns * change.ratio;
     let step = |nanos: f64| nanos.max(0.0) as u64;
     let (price, ranks) = (price_of(run, gpus), run.ranks.len() as u64);
@@ -72,6 +81,7 @@ pub(super) fn slower(
     let every = slowdown.every.map(|it| it as f64);
     let every = every.map(|it| Reading::new("again after steps", it, None, Unit::Count));
     readings.extend(every);
+    readings.extend(of_place.into_iter().flatten());
     readings.extend(why.0.into_iter().flat_map(|it| it.readings));
     Signal {
         family: Family::Slower,

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use gpufleet_analysis::cause::before::History;
 use gpufleet_analysis::cause::{self, Cause, Looks, Pair, Reading};
+use gpufleet_analysis::health::xid::is_of_nvlink;
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
@@ -19,17 +20,22 @@ use gpufleet_analysis::robust::median;
 use gpufleet_analysis::straggler::{Confidence, Straggler};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
+use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
 use super::snapshot::host_of;
 use super::{
     Gpus, RankSnapshot, RunSnapshot, changed, gpu_of, is_broken, place, price_of, seconds,
 };
 use crate::detect::gather::{GpuSnapshot, Host};
+use crate::fleet::LiveXid;
 use crate::runs::ring::Ring;
 use crate::runs::{Judged, Slowdown, SlowerThanBefore};
 
 /// Steps that waiting for data is a mean of: the straggler's longest window.
 const STEPS: u64 = 40;
+
+/// An hour: an error of an NVLink that did not come again for so long is not why a rank is slow now, if its links are up.
+const XID_NS: i64 = 3_600 * NANOS_PER_SECOND;
 
 /// A clock below this part of the run's is low: less is noise and temperature.
 const LOW_CLOCK: f64 = 0.95;
@@ -45,7 +51,7 @@ pub(super) struct Around<'a> {
 /// A rank that makes the others wait.
 type Blamed<'a> = (&'a Straggler, &'a RankSnapshot);
 
-/// The last looks at why places of a run are slow, of those that are.
+/// The last looks at why places of a run are slow or stand, of those that do.
 #[derive(Default)]
 pub(super) struct Causes {
     known: BTreeMap<Place, Looks>,
@@ -55,14 +61,14 @@ pub(super) struct Causes {
 
 impl Causes {
     /// Takes in a look at a place; says what holds over the last ones.
-    fn take(&mut self, place: &Place, look: cause::Verdict) -> cause::Verdict {
+    pub(super) fn take(&mut self, place: &Place, look: cause::Verdict) -> cause::Verdict {
         let mut looks = self.known.remove(place).unwrap_or_default();
         let told = looks.take(look);
         self.now.insert(place.clone(), looks);
         told
     }
 
-    /// The tick is over: what was not looked at in it is slow no more.
+    /// The tick is over: what was not looked at in it is slow no more, or goes on.
     pub(super) fn turn(&mut self) {
         self.known = std::mem::take(&mut self.now);
     }
@@ -85,7 +91,12 @@ pub(super) fn signals(around: &Around<'_>, causes: &mut Causes) -> Vec<Signal> {
         }
     }
     if let Some(slowdown) = &judged.slower {
-        let at = signals.first().map(|it| (it.place.clone(), it.cause));
+        // Who makes it wait says itself by what.
+        let at = signals.first().map(|it| changed::At {
+            place: it.place.clone(),
+            cause: it.cause,
+            readings: Vec::new(),
+        });
         let at = at.or_else(|| held_back(around, slowdown, causes));
         let slower = changed::slower(run, slowdown, at, around.history, around.gpus);
         signals.push(slower);
@@ -258,11 +269,7 @@ fn slower_than_before(run: &RunSnapshot, before: &SlowerThanBefore, gpus: &Gpus<
 }
 
 /// The one node of the run, or the one GPU, whose clocks are below those of the others, and why.
-fn held_back(
-    around: &Around<'_>,
-    slowdown: &Slowdown,
-    causes: &mut Causes,
-) -> Option<(Place, Cause)> {
+fn held_back(around: &Around<'_>, slowdown: &Slowdown, causes: &mut Causes) -> Option<changed::At> {
     let (run, gpus) = (around.run, around.gpus);
     let clock = |it: &RankSnapshot| gpu_of(run, it, gpus)?.clock;
     let usual = median(&mut run.ranks.iter().filter_map(clock).collect::<Vec<_>>())?;
@@ -287,8 +294,11 @@ fn held_back(
         &place,
         cause::judge(&read(run, &is_low, first, ratio, gpus)),
     );
-    let cause = why.cause();
-    Some((place, cause))
+    Some(changed::At {
+        place,
+        cause: why.cause(),
+        readings: why.0.into_iter().flat_map(|it| it.readings).collect(),
+    })
 }
 
 /// What the readings of its GPU and node say beside those of its peers: the ranks of its stage that are
@@ -363,10 +373,31 @@ pub(in crate::detect) fn read_of_gpu(own: &GpuSnapshot, peers: &[&GpuSnapshot]) 
         ecc_uncorrectable: own.rates.uncorrected_lately,
         ecc_corrected_per_hour: own.rates.corrected.map(|it| it as f64),
         has_remap_trouble: has_remap_trouble.then(|| known.contains(&Some(true))),
-        pcie_part: own.links.pcie_part(),
-        nvlinks_down: own.links.nvlinks_down(),
+        pcie: own.links.pcie(),
+        nvlinks_up: own.links.nvlinks(),
+        xid: xid_of(own),
         ..read_of_host(&own.host, &hosts)
     }
+}
+
+/// The XID that broke a GPU; of one that works the newest of its NVLinks in the last hour. One that was mended since is
+/// none.
+fn xid_of(own: &GpuSnapshot) -> Option<u32> {
+    let is_broken = is_broken(own);
+    let says_why = |it: &&LiveXid| match is_broken {
+        true => it.asks().is_broken(),
+        false => {
+            let is_late = own.last_point.since(it.at) <= XID_NS;
+            is_of_nvlink(it.code) && it.asks().is_owed() && is_late
+        }
+    };
+    let mended = own.healed_at.max(own.booted_at);
+    let all = own
+        .xids
+        .iter()
+        .filter(|it| mended.is_none_or(|at| at < it.at));
+    let newest = all.filter(says_why).max_by_key(|it| it.at);
+    newest.map(|it| it.code)
 }
 
 /// What the readings of a machine say beside those of its peers' machines.

@@ -3,6 +3,8 @@
 //! Who is not heard any more says nothing of now, and may be who the others wait for: of a run that is seen to stand by
 //! those that are heard, the ranks of a node that fell silent as it last stepped are named first, and not where more
 //! than half of all are silent, because then it is more likely the way to them that is gone.
+//!
+//! Why a rank stands that is heard is what most looks at it say ([`Causes`]), of the last two minutes since it is told.
 
 use std::sync::Arc;
 
@@ -16,7 +18,7 @@ use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use super::slow::read;
+use super::slow::{Causes, read};
 use super::{
     Brief, Gpus, RankSnapshot, RunSnapshot, TickSnapshot, activity, gpu_of, is_broken, is_heard,
     place, price_of, seconds,
@@ -40,6 +42,13 @@ pub(in crate::detect) const STANDS: [&str; 2] = [
 
 /// Longest name of a function that is shown.
 const SHOWN_FUNCTION: usize = 24;
+
+/// What is kept of a run for it.
+pub(super) struct Kept {
+    pub(super) watch: Watch,
+    /// Why the rank stands that it waits for.
+    causes: Causes,
+}
 
 /// What surrounds a run.
 pub(super) struct Around<'a> {
@@ -66,15 +75,25 @@ enum Suspect<'a> {
     Nobody,
 }
 
+impl Kept {
+    /// Of a run that is not watched yet, which stands since then if it does.
+    pub(super) fn since(stands_since: Option<Timestamp>) -> Self {
+        Self {
+            watch: stands_since.map_or_else(Watch::new, Watch::stood_since),
+            causes: Causes::default(),
+        }
+    }
+}
+
 /// What is to be said of the run.
 pub(super) fn judge(
     around: &Around<'_>,
-    watch: &mut Watch,
+    kept: &mut Kept,
     brief: &Brief,
     tick: &TickSnapshot<'_>,
 ) -> Standing {
     let now = tick.now;
-    let places = Places::of(around.run, around.entered, watch, now);
+    let places = Places::of(around.run, around.entered, &kept.watch, now);
     let ranks = around.run.ranks.iter();
     let first = brief.first;
     let at = hang::Tick {
@@ -92,18 +111,23 @@ pub(super) fn judge(
         },
         positions: &places.positions,
     };
-    let verdict = watch.observe_by(&at, &tick.by.hang);
+    let verdict = kept.watch.observe_by(&at, &tick.by.hang);
     let suspect = match &verdict {
         Verdict::Hung(hang) => suspect(around, hang, now),
         _ => Suspect::Nobody,
     };
+    let why = why(around, &suspect, &mut kept.causes);
+    let is_read = !matches!(verdict, Verdict::Unheard | Verdict::NoEvidence);
+    if is_read {
+        kept.causes.turn();
+    }
     // What a silent node's ranks do is seen when it is heard again.
     let is_told = !matches!(suspect, Suspect::Silent(_));
     Standing {
-        is_known: is_told && !matches!(verdict, Verdict::Unheard | Verdict::NoEvidence),
+        is_known: is_told && is_read,
         lacks_evidence: verdict == Verdict::NoEvidence,
         signal: match &verdict {
-            Verdict::Hung(hang) => Some(told(around, hang, &at, &places, &suspect)),
+            Verdict::Hung(hang) => Some(told(around, hang, &at, &places, (&suspect, &why))),
             _ => None,
         },
     }
@@ -146,7 +170,7 @@ fn told(
     hang: &Hang,
     tick: &hang::Tick<'_>,
     places: &Places,
-    suspect: &Suspect<'_>,
+    (suspect, why): (&Suspect<'_>, &cause::Verdict),
 ) -> Signal {
     let (run, gpus) = (around.run, around.gpus);
     let rank = match suspect {
@@ -175,7 +199,6 @@ fn told(
         (true, Evidence::NothingComputes) => Severity::Warning,
         _ => Severity::Error,
     };
-    let why = why(around, suspect);
     let mut readings = readings(run, hang, tick, rank, places);
     readings.extend(why.0.iter().flat_map(|it| it.readings.iter().cloned()));
     Signal {
@@ -203,12 +226,13 @@ fn told(
 
 /// Why it stands: what the readings of the rank that it waits for say, beside those of its peers. Those of one that is
 /// not heard are of before.
-fn why(around: &Around<'_>, suspect: &Suspect<'_>) -> cause::Verdict {
+fn why(around: &Around<'_>, suspect: &Suspect<'_>, causes: &mut Causes) -> cause::Verdict {
     let Suspect::Rank(rank) = suspect else {
         return cause::Verdict::default();
     };
     let is_it = |it: &RankSnapshot| it.rank == rank.rank;
-    cause::judge(&read(around.run, &is_it, rank, f64::INFINITY, around.gpus))
+    let look = cause::judge(&read(around.run, &is_it, rank, f64::INFINITY, around.gpus));
+    causes.take(&place(around.run, Some(rank)), look)
 }
 
 /// What it is.

@@ -200,3 +200,43 @@ fn corrected_errors_far_apart_are_not_added_up() {
         assert!(most <= 2, "{most} of the last hour at {seconds}");
     }
 }
+
+#[test]
+fn ticks_of_parts_of_a_second_rest_for_as_long_as_they_last() {
+    let mut watch = Watch::default();
+    let mut read = |value: i64, millis: i64| {
+        let now = NOW.shifted(millis * (NANOS_PER_SECOND / 1_000));
+        let mut live = live(&gpu::THROTTLE_THERMAL, Ok(value as f64), 0);
+        live.values[0].at = now;
+        watch.read(&live, None, now).heat_part
+    };
+    let tick_ms = 1_300;
+    for tick in 0..100 {
+        read(tick, tick * tick_ms);
+    }
+    for tick in 1..100 {
+        let rested_ms = tick * tick_ms;
+        let part = read(99, 99 * tick_ms + rested_ms).expect("it is known");
+        match rested_ms {
+            ..59_000 => assert!(part > 0.0, "after {rested_ms} ms"),
+            61_000.. => assert_eq!(part, 0.0, "after {rested_ms} ms"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn of_errors_no_more_is_kept_than_of_none_when_they_are_over() {
+    let mut watch = Watch::default();
+    let (corrected, uncorrected) = (&gpu::ECC_CORRECTED_VOLATILE, &gpu::ECC_UNCORRECTED_VOLATILE);
+    for metric in [corrected, uncorrected] {
+        read(&mut watch, metric, 0.0, 0);
+        read(&mut watch, metric, 6.0, 10);
+    }
+    assert!(watch.corrected.hour.is_some() && watch.uncorrected.some.is_some());
+    for seconds in (20..3_700).step_by(10) {
+        read(&mut watch, corrected, 6.0, seconds);
+    }
+    read(&mut watch, uncorrected, 0.0, 3_700);
+    assert!(watch.corrected.hour.is_none() && watch.uncorrected.some.is_none());
+}

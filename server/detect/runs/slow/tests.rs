@@ -1,10 +1,16 @@
-//! How surely the ranks of a node are told, and what is known of ranks without a GPU.
+//! How surely the ranks of a node are told, what is known of ranks without a GPU, and what the links of a rank's GPU say.
 
 use gpufleet_analysis::straggler::Verdict;
 use gpufleet_telemetry::time::Timestamp;
 
+use gpufleet_telemetry::catalog::gpu;
+
 use super::*;
 use crate::detect::runs::snapshot::Machine;
+use crate::detect::runs::tests::{Training, WELL, slow as slow_rank};
+use crate::detect::tests::{is_gpu, set};
+use crate::fleet::Live;
+use crate::view::fixture::NOW;
 
 #[test]
 fn the_ranks_of_a_node_are_told_as_surely_as_the_surest_of_them() {
@@ -117,4 +123,55 @@ fn a_run_without_gpus_costs_what_a_rank_on_its_machines_does() {
     assert_eq!(price(Some(machine(Some(14_000)))), Some(14_000));
     assert_eq!(price(Some(machine(None))), None);
     assert_eq!(price(None), None);
+}
+
+fn nvlinks(live: &mut Live, is_wrong: bool) {
+    set(
+        live,
+        &gpu::NVLINKS_ACTIVE,
+        if is_wrong { 16.0 } else { 18.0 },
+    );
+}
+
+fn pcie(live: &mut Live, is_wrong: bool) {
+    set(live, &gpu::PCIE_WIDTH, 16.0);
+    set(
+        live,
+        &gpu::PCIE_GENERATION,
+        if is_wrong { 3.0 } else { 5.0 },
+    );
+}
+
+fn xid(live: &mut Live, is_wrong: bool) {
+    let told = || LiveXid::new(NOW, 74, "nvlink", Severity::Error, "");
+    live.told.xids = is_wrong.then(told).into_iter().collect();
+}
+
+#[tokio::test]
+async fn a_slow_rank_whose_gpu_has_a_bad_link_is_told_with_what_was_read_of_it() {
+    let rows: [(fn(&mut Live, bool), Cause, _); 3] = [
+        (nvlinks, Cause::Nvlink, ("NVLinks up", 16.0, Some(18.0))),
+        (pcie, Cause::Pcie, ("PCIe generation", 3.0, Some(5.0))),
+        (xid, Cause::Nvlink, ("XID", 74.0, None)),
+    ];
+    for (read, cause, expected) in rows {
+        let mut training = Training::new().await;
+        let reads = |is_wrong: bool| {
+            move |live: &mut Live| {
+                if is_gpu(live, "node-1", 5) {
+                    read(live, is_wrong);
+                }
+            }
+        };
+        training.ticks(3, |_| WELL, reads(false)).await;
+        training.ticks(5, slow_rank(5), reads(true)).await;
+        let open = training.world.open();
+        let mut told = open.iter().flat_map(|it| &it.evidence);
+        let of_rank = told.find(|it| it.place.rank == Some(5));
+        let of_rank = of_rank.expect("it makes the others wait");
+        assert_eq!(of_rank.cause, cause, "{expected:?}");
+        let mut shown = of_rank.readings.iter();
+        let is_shown = shown.any(|it| (&*it.name, it.value, it.usual) == expected);
+        assert!(is_shown, "{expected:?}: {:?}", of_rank.readings);
+    }
 }

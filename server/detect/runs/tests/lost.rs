@@ -180,25 +180,46 @@ async fn where_nothing_shows_whether_a_run_hangs_its_page_says_so_until_it_steps
     assert!(!said(&training).contains(unknown), "{}", said(&training));
 }
 
+/// All but one rank are in a collective.
+fn waits_for_9(rank: u32) -> Does {
+    Does {
+        collective_s: (rank != 9).then_some(150.0),
+        ..STILL
+    }
+}
+
+/// The port of that rank's machine is up or not.
+fn port(is_up: bool) -> impl Fn(&mut Live) + Copy {
+    move |live| {
+        if live.key.kind == ResourceKind::Node {
+            let up = is_up || &*live.node == "node-1";
+            let part = Part::new(PartKind::Nic, "mlx5_0");
+            set_part(live, &node::NIC_ERRORS, &part, 0.0);
+            set_part(live, &node::NIC_UP, &part, f64::from(u8::from(up)));
+        }
+    }
+}
+
 #[tokio::test]
 async fn why_a_rank_stands_that_the_run_waits_for_is_what_its_machine_shows() {
     for (is_up, cause) in [(true, Cause::Unknown), (false, Cause::Network)] {
         let mut training = Training::new().await;
-        let stands = |rank: u32| Does {
-            collective_s: (rank != 9).then_some(150.0),
-            ..STILL
-        };
-        let ports = |live: &mut Live| {
-            if live.key.kind == ResourceKind::Node {
-                let up = is_up || &*live.node == "node-1";
-                let part = Part::new(PartKind::Nic, "mlx5_0");
-                set_part(live, &node::NIC_ERRORS, &part, 0.0);
-                set_part(live, &node::NIC_UP, &part, f64::from(u8::from(up)));
-            }
-        };
-        training.ticks(15, stands, ports).await;
+        training.ticks(15, waits_for_9, port(is_up)).await;
         let told = training.one();
         assert_eq!((told.family, told.place.rank), (Family::Hang, Some(9)));
         assert_eq!(told.cause, cause);
     }
+}
+
+#[tokio::test]
+async fn what_a_machine_shows_for_seconds_is_not_why_a_rank_stands_and_what_stays_is() {
+    let mut training = Training::new().await;
+    training.ticks(20, waits_for_9, port(true)).await;
+    training.ticks(1, waits_for_9, port(false)).await;
+    training.ticks(3, waits_for_9, port(true)).await;
+    let told = training.one();
+    assert_eq!((told.place.rank, told.cause), (Some(9), Cause::Unknown));
+    // Half of the last looks; a port that is down for a minute would be told by itself.
+    training.ticks(5, waits_for_9, port(false)).await;
+    assert_eq!(training.one().cause, Cause::Network);
 }
