@@ -30,8 +30,16 @@ fn variables() -> Variables {
     toml::from_str(&text).expect("the variables can be read")
 }
 
-/// The sources by the name of their file.
+/// The sources by the name of their file, their queries written out.
 fn dashboards() -> BTreeMap<String, Dashboard> {
+    let sources = sources().into_iter();
+    sources
+        .map(|(name, source)| (name, source.written_out()))
+        .collect()
+}
+
+/// The sources by the name of their file, as they stand there.
+fn sources() -> BTreeMap<String, Dashboard> {
     let listed = fs::read_dir(folder().join("source")).expect("the folder is there");
     let paths = listed.map(|it| it.expect("it can be listed").path());
     let sources = paths.filter(|path| !path.ends_with("variables.toml"));
@@ -46,6 +54,31 @@ fn dashboards() -> BTreeMap<String, Dashboard> {
         .collect();
     assert!(dashboards.len() > 3, "dashboards are missing");
     dashboards
+}
+
+/// Bytes of a query or a piece of one as it stands in a source: a longer one is made of pieces.
+const LONGEST: usize = 500;
+
+#[test]
+fn every_piece_of_a_query_is_there_and_used_and_none_is_too_long_to_read() {
+    let mut broken = Vec::new();
+    for (name, source) in sources() {
+        let queries = source.panels().flat_map(|it| &it.queries);
+        let queries = queries.map(|it| &it.expr);
+        let all: Vec<&String> = queries.chain(source.fragments.values()).collect();
+        let is_named = |piece: &str| all.iter().any(|it| it.contains(piece));
+        let pieces = source.fragments.keys().map(|it| format!("<<{it}>>"));
+        let unused = pieces.filter(|it| !is_named(it));
+        broken.extend(unused.map(|it| format!("{name}: {it} is not used")));
+        let long = all.iter().filter(|it| it.len() > LONGEST);
+        broken.extend(long.map(|it| format!("{name}: {} bytes: {it}", it.len())));
+        for query in source.written_out().panels().flat_map(|it| &it.queries) {
+            if query.expr.contains("<<") {
+                broken.push(format!("{name}: names what is no piece: {}", query.expr));
+            }
+        }
+    }
+    none("queries are made of pieces that are there", &broken);
 }
 
 #[test]

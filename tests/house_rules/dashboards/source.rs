@@ -45,6 +45,9 @@ pub(super) struct Dashboard {
     /// Another dashboard that goes on where this one ends, by the uid.
     #[serde(default)]
     pub(super) see_also: Vec<String>,
+    /// Pieces of PromQL: what `<<name>>` in a query, or in another piece, stands for.
+    #[serde(default)]
+    pub(super) fragments: BTreeMap<String, String>,
     pub(super) row: Vec<Row>,
 }
 
@@ -128,6 +131,20 @@ pub(super) struct Query {
 }
 
 impl Dashboard {
+    /// The same with every query written out: with the pieces that it names, and those that they name.
+    pub(super) fn written_out(mut self) -> Self {
+        let pieces = std::mem::take(&mut self.fragments);
+        let panels = self.row.iter_mut().flat_map(|row| &mut row.panel);
+        for query in panels.flat_map(|panel| &mut panel.queries) {
+            // A piece names others, which may do so too: no deeper than there are pieces.
+            for (name, piece) in pieces.iter().cycle().take(pieces.len() * pieces.len()) {
+                query.expr = query.expr.replace(&format!("<<{name}>>"), piece);
+            }
+        }
+        self.fragments = pieces;
+        self
+    }
+
     /// Every panel of every row.
     pub(super) fn panels(&self) -> impl Iterator<Item = &Panel> {
         self.row.iter().flat_map(|row| &row.panel)
