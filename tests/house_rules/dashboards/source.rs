@@ -39,6 +39,9 @@ pub(super) struct Dashboard {
     pub(super) title: String,
     pub(super) says: String,
     pub(super) variables: Vec<String>,
+    /// Those of them of which one is chosen at a time, and not all: the first, where none is.
+    #[serde(default)]
+    pub(super) one: Vec<String>,
     /// How far back it looks, as Grafana writes it.
     #[serde(default = "three_hours")]
     pub(super) from: String,
@@ -106,7 +109,6 @@ pub(super) enum Kind {
     Stat,
     Table,
     Bargauge,
-    Heatmap,
 }
 
 /// From which value on which colour.
