@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -13,6 +13,10 @@ use super::alerts::complaint;
 use super::tree::{none, root};
 
 mod generate;
+
+mod gmp;
+
+mod promql;
 
 mod source;
 
@@ -30,8 +34,16 @@ fn variables() -> Variables {
     toml::from_str(&text).expect("the variables can be read")
 }
 
-/// The sources by the name of their file.
+/// The sources by the name of their file, their queries written out.
 fn dashboards() -> BTreeMap<String, Dashboard> {
+    let sources = sources().into_iter();
+    sources
+        .map(|(name, source)| (name, source.written_out()))
+        .collect()
+}
+
+/// The sources by the name of their file, as they stand there.
+fn sources() -> BTreeMap<String, Dashboard> {
     let listed = fs::read_dir(folder().join("source")).expect("the folder is there");
     let paths = listed.map(|it| it.expect("it can be listed").path());
     let sources = paths.filter(|path| !path.ends_with("variables.toml"));
@@ -48,27 +60,65 @@ fn dashboards() -> BTreeMap<String, Dashboard> {
     dashboards
 }
 
+/// Bytes of a query or a piece of one as it stands in a source: a longer one is made of pieces.
+const LONGEST: usize = 500;
+
+#[test]
+fn every_piece_of_a_query_is_there_and_used_and_none_is_too_long_to_read() {
+    let mut broken = Vec::new();
+    for (name, source) in sources() {
+        let queries = source.panels().flat_map(|it| &it.queries);
+        let queries = queries.map(|it| &it.expr);
+        let all: Vec<&String> = queries.chain(source.fragments.values()).collect();
+        let is_named = |piece: &str| all.iter().any(|it| it.contains(piece));
+        let pieces = source.fragments.keys().map(|it| format!("<<{it}>>"));
+        let unused = pieces.filter(|it| !is_named(it));
+        broken.extend(unused.map(|it| format!("{name}: {it} is not used")));
+        let long = all.iter().filter(|it| it.len() > LONGEST);
+        broken.extend(long.map(|it| format!("{name}: {} bytes: {it}", it.len())));
+        for query in source.written_out().panels().flat_map(|it| &it.queries) {
+            if query.expr.contains("<<") {
+                broken.push(format!("{name}: names what is no piece: {}", query.expr));
+            }
+        }
+    }
+    none("queries are made of pieces that are there", &broken);
+}
+
 #[test]
 fn every_dashboard_is_what_its_source_says() {
     let variables = variables();
+    let made = dashboards().into_iter();
+    let made = made.map(|(name, source)| (name, generate::dashboard(&source, &variables)));
+    let made: BTreeMap<String, Value> = made.collect();
+    held(&folder(), &made);
+    let made = made.into_iter();
+    let made = made.map(|(name, made)| (name, gmp::dashboard(made)));
+    let made: BTreeMap<String, Value> = made.collect();
+    held(&folder().join("gmp"), &made);
+}
+
+/// Holds the dashboards in a folder against those that were made, or writes them.
+fn held(folder: &Path, made: &BTreeMap<String, Value>) {
     let blessed = std::env::var_os("GPUFLEET_BLESS").is_some_and(|it| it == "1");
-    let mut names = Vec::new();
-    for (name, source) in dashboards() {
-        let path = folder().join(format!("{name}.json"));
-        let made = generate::dashboard(&source, &variables);
+    if blessed {
+        fs::create_dir_all(folder).expect("it can be made");
+    }
+    for (name, made) in made {
+        let path = folder.join(format!("{name}.json"));
         if blessed {
-            let text = serde_json::to_string_pretty(&made).expect("it can be written");
+            let text = serde_json::to_string_pretty(made).expect("it can be written");
             fs::write(&path, text + "\n").expect("it can be written");
         }
         let text = fs::read_to_string(&path).unwrap_or_default();
         let committed: Value = serde_json::from_str(&text).unwrap_or_default();
         assert!(
-            committed == made,
-            "{name}.json is stale: GPUFLEET_BLESS=1 cargo test -p gpufleet-tests --test house_rules dashboards"
+            committed == *made,
+            "{} is stale: GPUFLEET_BLESS=1 cargo test -p gpufleet-tests --test house_rules dashboards",
+            path.display()
         );
-        names.push(format!("{name}.json"));
     }
-    let listed = fs::read_dir(folder()).expect("it can be listed");
+    let listed = fs::read_dir(folder).expect("it can be listed");
     let listed = listed.map(|it| {
         it.expect("an entry")
             .file_name()
@@ -77,6 +127,7 @@ fn every_dashboard_is_what_its_source_says() {
     });
     let mut there: Vec<String> = listed.filter(|it| it.ends_with(".json")).collect();
     there.sort();
+    let names: Vec<String> = made.keys().map(|it| format!("{it}.json")).collect();
     assert_eq!(there, names, "a dashboard without a source");
 }
 
@@ -289,7 +340,7 @@ fn what_is_pushed_by_remote_write_is_not_added_to_what_is_scraped() {
     assert_eq!(mixed, [] as [String; 0]);
 }
 
-/// Every query of a dashboard as Grafana sends it when all is chosen.
+/// Every query of a dashboard as Grafana sends it when all is chosen, to Google Managed Prometheus too.
 fn queries(source: &Dashboard, variables: &Variables) -> Vec<String> {
     let queries = source.panels().flat_map(|panel| &panel.queries);
     let queries = queries.filter(|it| !it.expr.is_empty());
@@ -297,6 +348,7 @@ fn queries(source: &Dashboard, variables: &Variables) -> Vec<String> {
     asked
         .chain([generate::ALERTS.to_owned(), generate::incidents(source)])
         .map(|it| it.replace("$__rate_interval", "2m"))
+        .flat_map(|it| [promql::renamed(&it), it])
         .collect()
 }
 
@@ -307,7 +359,7 @@ fn every_query_can_be_asked() {
         .values()
         .flat_map(|it| queries(it, &variables))
         .collect();
-    assert!(all.len() > 100, "only {} queries", all.len());
+    assert!(all.len() > 200, "only {} queries", all.len());
     assert_eq!(refused(&all), None);
     let broken = ["sum(gpufleet_gpu_power_watts".to_owned()];
     assert!(
@@ -329,6 +381,9 @@ fn every_panel_says_what_it_shows_and_follows_what_is_chosen() {
                 .filter(unknown)
                 .map(|it| format!("{name}: ${it}")),
         );
+        let unoffered = source.one.iter();
+        let unoffered = unoffered.filter(|it| !source.variables.contains(it));
+        broken.extend(unoffered.map(|it| format!("{name}: one ${it}")));
         for panel in source.panels() {
             let at = format!("{name}: {}", panel.title);
             if !panel.says.ends_with('.') || panel.queries.is_empty() || panel.width > 24 {

@@ -121,7 +121,7 @@ fn templating(source: &Dashboard, variables: &Variables) -> Vec<Value> {
     list.extend(
         offered
             .filter(|it| source.variables.contains(&it.name))
-            .map(|it| variable(it, source.is_of_ledger())),
+            .map(|it| variable(it, source)),
     );
     let page = "http://127.0.0.1:8080";
     list.push(json!({
@@ -131,7 +131,7 @@ fn templating(source: &Dashboard, variables: &Variables) -> Vec<Value> {
     list
 }
 
-fn variable(variable: &Variable, is_of_ledger: bool) -> Value {
+fn variable(variable: &Variable, source: &Dashboard) -> Value {
     if let Some(first) = variable.choices.first() {
         let (text, value) = first.split_once(" : ").unwrap_or((first, first));
         return json!({
@@ -151,7 +151,7 @@ fn variable(variable: &Variable, is_of_ledger: bool) -> Value {
             "multi": false, "includeAll": false,
         });
     }
-    if is_of_ledger {
+    if source.is_of_ledger() {
         // All of them stands for the list of them, quoted each: SQL knows no `.*`.
         return json!({
             "name": variable.name, "label": variable.label, "type": "query",
@@ -163,15 +163,21 @@ fn variable(variable: &Variable, is_of_ledger: bool) -> Value {
             "current": {"text": ["All"], "value": ["$__all"]},
         });
     }
-    json!({
+    let mut offered = json!({
         "name": variable.name, "label": variable.label, "type": "query",
         "datasource": datasource(),
         "query": {"query": variable.query, "refId": variable.name},
         "definition": variable.query,
         "refresh": 2, "sort": 7,
-        "multi": true, "includeAll": true, "allValue": ".*",
-        "current": {"text": ["All"], "value": ["$__all"]},
-    })
+        "multi": false, "includeAll": false,
+    });
+    if !source.one.contains(&variable.name) {
+        offered["multi"] = true.into();
+        offered["includeAll"] = true.into();
+        offered["allValue"] = ".*".into();
+        offered["current"] = json!({"text": ["All"], "value": ["$__all"]});
+    }
+    offered
 }
 
 /// Panels from left to right, a new line where one does not fit.
@@ -218,10 +224,6 @@ fn drawn(panel: &Panel, id: usize, place: Value, variables: &Variables) -> Value
         Kind::Bargauge => (
             "bargauge",
             json!({"reduceOptions": {"calcs": ["lastNotNull"]}, "displayMode": "gradient", "orientation": "horizontal"}),
-        ),
-        Kind::Heatmap => (
-            "heatmap",
-            json!({"calculate": true, "yAxis": {"unit": panel.unit}, "tooltip": {"mode": "single", "show": true}}),
         ),
     };
     let empty = panel.may_be_empty.as_ref();

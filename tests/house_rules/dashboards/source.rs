@@ -39,12 +39,18 @@ pub(super) struct Dashboard {
     pub(super) title: String,
     pub(super) says: String,
     pub(super) variables: Vec<String>,
+    /// Those of them of which one is chosen at a time, and not all: the first, where none is.
+    #[serde(default)]
+    pub(super) one: Vec<String>,
     /// How far back it looks, as Grafana writes it.
     #[serde(default = "three_hours")]
     pub(super) from: String,
     /// Another dashboard that goes on where this one ends, by the uid.
     #[serde(default)]
     pub(super) see_also: Vec<String>,
+    /// Pieces of PromQL: what `<<name>>` in a query, or in another piece, stands for.
+    #[serde(default)]
+    pub(super) fragments: BTreeMap<String, String>,
     pub(super) row: Vec<Row>,
 }
 
@@ -103,7 +109,6 @@ pub(super) enum Kind {
     Stat,
     Table,
     Bargauge,
-    Heatmap,
 }
 
 /// From which value on which colour.
@@ -128,6 +133,20 @@ pub(super) struct Query {
 }
 
 impl Dashboard {
+    /// The same with every query written out: with the pieces that it names, and those that they name.
+    pub(super) fn written_out(mut self) -> Self {
+        let pieces = std::mem::take(&mut self.fragments);
+        let panels = self.row.iter_mut().flat_map(|row| &mut row.panel);
+        for query in panels.flat_map(|panel| &mut panel.queries) {
+            // A piece names others, which may do so too: no deeper than there are pieces.
+            for (name, piece) in pieces.iter().cycle().take(pieces.len() * pieces.len()) {
+                query.expr = query.expr.replace(&format!("<<{name}>>"), piece);
+            }
+        }
+        self.fragments = pieces;
+        self
+    }
+
     /// Every panel of every row.
     pub(super) fn panels(&self) -> impl Iterator<Item = &Panel> {
         self.row.iter().flat_map(|row| &row.panel)
