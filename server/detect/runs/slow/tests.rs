@@ -147,9 +147,12 @@ fn xid(live: &mut Live, is_wrong: bool) {
     live.told.xids = is_wrong.then(told).into_iter().collect();
 }
 
+/// Has a GPU read well, or as it is where something is wrong.
+type Read = fn(&mut Live, bool);
+
 #[tokio::test]
 async fn a_slow_rank_whose_gpu_has_a_bad_link_is_told_with_what_was_read_of_it() {
-    let rows: [(fn(&mut Live, bool), Cause, _); 3] = [
+    let rows: [(Read, Cause, _); 3] = [
         (nvlinks, Cause::Nvlink, ("NVLinks up", 16.0, Some(18.0))),
         (pcie, Cause::Pcie, ("PCIe generation", 3.0, Some(5.0))),
         (xid, Cause::Nvlink, ("XID", 74.0, None)),
