@@ -10,15 +10,22 @@ const PAGE: &str = "1000";
 pub(crate) const MAX_PAGES: usize = 100;
 
 /// A list, and whether it is whole.
+#[derive(Debug, Default)]
 pub(crate) struct List {
     pub(crate) items: Vec<Value>,
     pub(crate) is_whole: bool,
+    /// Since when the detectors stand, or null, of a list that tells it: a list of incidents.
+    pub(crate) stand_since: Option<Value>,
 }
 
 impl List {
     /// As the API would have said it in one page.
     pub(crate) fn json(&self) -> Value {
-        serde_json::json!({ "items": self.items, "whole": self.is_whole })
+        let mut json = serde_json::json!({ "items": self.items, "whole": self.is_whole });
+        if let Some(since) = &self.stand_since {
+            json["detectors_stand_since"] = since.clone();
+        }
+        json
     }
 
     /// A line that says that it is not whole; empty when it is.
@@ -35,7 +42,7 @@ impl List {
 
 /// Every item of a list, page after page.
 pub(crate) fn all(client: &Client, path: &str, filter: &[(&str, &str)]) -> Result<List, Refusal> {
-    let mut items = Vec::new();
+    let mut list = List::default();
     let mut after: Option<String> = None;
     for _ in 0..MAX_PAGES {
         let mut query = filter.to_vec();
@@ -45,21 +52,17 @@ pub(crate) fn all(client: &Client, path: &str, filter: &[(&str, &str)]) -> Resul
         }
         let mut page = client.get(&with_query(path, &query))?;
         if let Some(found) = page["items"].as_array_mut() {
-            items.append(found);
+            list.items.append(found);
         }
-        client.waiting().came(items.len());
+        client.waiting().came(list.items.len());
+        list.stand_since = page.get("detectors_stand_since").cloned();
         after = page["next"].as_str().map(str::to_owned);
         if after.is_none() {
-            return Ok(List {
-                items,
-                is_whole: true,
-            });
+            list.is_whole = true;
+            break;
         }
     }
-    Ok(List {
-        items,
-        is_whole: false,
-    })
+    Ok(list)
 }
 
 /// Of these parameters those that have a value.

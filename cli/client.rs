@@ -1,16 +1,21 @@
 //! One GET or POST of the server's API: plain HTTP or TLS, a token, an answer in JSON or why there is
-//! none.
+//! none. A list of ten thousand GPUs is many questions: they take one connection, and answers come packed.
 //!
-//! Limits: [`MAX_BODY_BYTES`], [`DEADLINE`].
+//! Limits: [`MAX_BODY_BYTES`], [`DEADLINE`], [`QUIET`].
 
+use std::cell::Cell;
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, Uri, header};
+use flate2::bufread::GzDecoder;
+use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -22,10 +27,16 @@ use tokio::net::TcpStream;
 use crate::waiting::Waiting;
 use crate::words;
 
-/// Most bytes of one answer: a page of 1,000 GPUs is 1 MB, a job of 20,000 ranks some 20 MB.
+/// Most bytes of one answer, packed or not: a page of 1,000 GPUs is 1 MB, a job of 20,000 ranks some 20 MB.
 const MAX_BODY_BYTES: usize = 64 << 20;
 /// How long one answer may take: the server gives up on a report after two minutes.
 const DEADLINE: Duration = Duration::from_secs(130);
+
+/// A connection that is quiet for longer is not used again: networks forget such, and tell nobody.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// A connection to the server, for one question after another.
+type Connection = SendRequest<Full<Bytes>>;
 
 /// Why there is no answer. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +67,8 @@ pub(crate) struct Client {
     token: Option<String>,
     tls: Option<tokio_rustls::TlsConnector>,
     runtime: tokio::runtime::Runtime,
+    /// The connection of the last answer, for the next question.
+    kept: Cell<Option<Connection>>,
     /// What a person sees meanwhile.
     waiting: Waiting,
 }
@@ -87,6 +100,7 @@ impl Client {
             token,
             tls: is_tls.then(|| tls(ca_file)).transpose()?,
             runtime,
+            kept: Cell::new(None),
             waiting,
         })
     }
@@ -109,6 +123,9 @@ impl Client {
     /// Lets time pass before the next question: what was waited for is there.
     pub(crate) fn pause(&self, time: Duration) {
         self.waiting.is_over();
+        if time > QUIET {
+            self.kept.take();
+        }
         // A timer is made inside the runtime, or not at all.
         self.runtime
             .block_on(async { tokio::time::sleep(time).await });
@@ -186,6 +203,44 @@ impl Client {
         path: &str,
         said: Option<&Value>,
     ) -> anyhow::Result<(StatusCode, Bytes)> {
+        // A server may end a connection that is quiet just when it is used again. What only asks is then asked once
+        // more; of what changes something nobody would know whether it was taken.
+        if let Some(mut kept) = self.kept.take().filter(|_| said.is_none())
+            && kept.ready().await.is_ok()
+            && let Ok(answer) = kept.send_request(self.request(path, said)?).await
+        {
+            return self.whole(kept, answer).await;
+        }
+        let mut connection = self.connect().await?;
+        let answer = connection.send_request(self.request(path, said)?).await?;
+        self.whole(connection, answer).await
+    }
+
+    /// All of an answer; the connection that it came by is kept.
+    async fn whole(
+        &self,
+        connection: Connection,
+        answer: Response<Incoming>,
+    ) -> anyhow::Result<(StatusCode, Bytes)> {
+        let status = answer.status();
+        let packed = answer.headers().get(header::CONTENT_ENCODING);
+        let is_packed = packed.is_some_and(|it| it == "gzip");
+        let body = Limited::new(answer.into_body(), MAX_BODY_BYTES);
+        let body = body.collect().await.map_err(|error| {
+            anyhow::anyhow!(
+                "the answer breaks off or is longer than {MAX_BODY_BYTES} bytes: {error}"
+            )
+        })?;
+        self.kept.set(Some(connection));
+        let body = body.to_bytes();
+        let body = match is_packed {
+            true => unpacked(&body, MAX_BODY_BYTES)?,
+            false => body,
+        };
+        Ok((status, body))
+    }
+
+    async fn connect(&self) -> anyhow::Result<Connection> {
         let host = self.server.host().context("the address has no host")?;
         let port = match self.server.port_u16() {
             Some(port) => port,
@@ -194,12 +249,11 @@ impl Client {
         };
         let name = host.trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((name, port)).await?;
-        let request = self.request(path, said)?;
         match &self.tls {
-            None => exchange(stream, request).await,
+            None => opened(stream).await,
             Some(tls) => {
                 let name = ServerName::try_from(name.to_owned())?;
-                exchange(tls.connect(name, stream).await?, request).await
+                opened(tls.connect(name, stream).await?).await
             }
         }
     }
@@ -216,6 +270,7 @@ impl Client {
             })
             .header(header::HOST, host)
             .header(header::ACCEPT, "application/json")
+            .header(header::ACCEPT_ENCODING, "gzip")
             .header(
                 header::USER_AGENT,
                 concat!("gpufleet/", env!("CARGO_PKG_VERSION")),
@@ -231,21 +286,27 @@ impl Client {
     }
 }
 
-async fn exchange(
+async fn opened(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Full<Bytes>>,
-) -> anyhow::Result<(StatusCode, Bytes)> {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+) -> anyhow::Result<Connection> {
+    let (sender, connection) = handshake(TokioIo::new(stream)).await?;
     // It ends with the runtime at the latest.
     tokio::spawn(connection);
-    let answer = sender.send_request(request).await?;
-    let status = answer.status();
-    let body = Limited::new(answer.into_body(), MAX_BODY_BYTES);
-    let body = body.collect().await.map_err(|error| {
-        anyhow::anyhow!("the answer breaks off or is longer than {MAX_BODY_BYTES} bytes: {error}")
-    })?;
-    Ok((status, body.to_bytes()))
+    Ok(sender)
+}
+
+/// What was sent packed, where it is no longer than `limit` bytes.
+fn unpacked(packed: &[u8], limit: usize) -> anyhow::Result<Bytes> {
+    let mut body = Vec::new();
+    // One byte more than is taken says that there is more.
+    let mut bytes = GzDecoder::new(packed).take(limit as u64 + 1);
+    let read = bytes.read_to_end(&mut body);
+    read.context("the answer is not packed as it says")?;
+    anyhow::ensure!(
+        body.len() <= limit,
+        "the answer is longer than {limit} bytes"
+    );
+    Ok(body.into())
 }
 
 fn token(file: &Path) -> anyhow::Result<String> {
@@ -286,3 +347,6 @@ fn tls(ca_file: Option<&Path>) -> anyhow::Result<tokio_rustls::TlsConnector> {
         .with_no_client_auth();
     Ok(tokio_rustls::TlsConnector::from(Arc::new(config)))
 }
+
+#[cfg(test)]
+mod tests;

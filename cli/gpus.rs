@@ -9,8 +9,8 @@ use crate::client::Client;
 use crate::table::Table;
 use crate::words;
 
-/// States of a GPU in which it could work and does not.
-const IDLE: [&str; 4] = ["unallocated", "parked", "held_empty", "gap"];
+/// States of a GPU in which it could work and does not, as the API is asked for them.
+const IDLE: &str = "unallocated,parked,held_empty,gap";
 
 /// Which GPUs.
 #[derive(Debug, Args)]
@@ -32,15 +32,7 @@ pub(crate) struct Filter {
 
 /// The answer.
 pub(crate) fn answer(client: &Client, filter: &Filter) -> anyhow::Result<Answer> {
-    let given = ask::given([
-        ("cluster", filter.cluster.as_deref()),
-        ("node", filter.node.as_deref()),
-        ("origin", filter.origin.as_deref()),
-    ]);
-    let mut list = ask::all(client, "/gpus", &given)?;
-    if filter.idle {
-        list.items.retain(is_idle);
-    }
+    let list = ask::all(client, "/gpus", &filter.given())?;
     let none = match filter.idle {
         true => "no GPU is idle",
         false => "no GPU is there; `gpufleet status` says whether any reports",
@@ -52,9 +44,16 @@ pub(crate) fn answer(client: &Client, filter: &Filter) -> anyhow::Result<Answer>
     })
 }
 
-fn is_idle(gpu: &Value) -> bool {
-    let state = gpu["state"].as_str().unwrap_or_default();
-    IDLE.contains(&state)
+impl Filter {
+    /// What the server is asked.
+    fn given(&self) -> Vec<(&str, &str)> {
+        ask::given([
+            ("cluster", self.cluster.as_deref()),
+            ("node", self.node.as_deref()),
+            ("origin", self.origin.as_deref()),
+            ("state", self.idle.then_some(IDLE)),
+        ])
+    }
 }
 
 fn table(gpus: &[Value]) -> Table {
@@ -92,17 +91,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_that_is_not_observed_is_not_idle() {
-        for (state, expected) in [
-            ("unallocated", true),
-            ("parked", true),
-            ("held_empty", true),
-            ("unobserved", false),
-            ("unhealthy", false),
-            ("active_unrated", false),
-        ] {
-            assert_eq!(is_idle(&json!({"state": state})), expected, "{state}");
-        }
+    fn the_server_is_asked_for_those_that_are_idle_and_what_is_not_observed_is_not() {
+        let mut filter = Filter {
+            idle: false,
+            cluster: Some("prod".to_owned()),
+            node: None,
+            origin: None,
+        };
+        assert_eq!(filter.given(), [("cluster", "prod")]);
+        filter.idle = true;
+        let states = "unallocated,parked,held_empty,gap";
+        assert_eq!(filter.given(), [("cluster", "prod"), ("state", states)]);
     }
 
     #[test]

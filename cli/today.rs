@@ -16,16 +16,23 @@ pub(crate) fn answer(client: &Client) -> anyhow::Result<Answer> {
     let json = client.get("/today")?;
     Ok(Answer {
         text: text(&json),
+        is_good: stand(&json).is_none(),
         json,
-        is_good: true,
     })
+}
+
+/// That the detectors stand, so that no incident is not that nothing is wrong; none while they judge.
+fn stand(today: &Value) -> Option<String> {
+    words::stand(&today["detectors_stand_since"])
 }
 
 fn text(today: &Value) -> String {
     let currency = today["currency"].as_str().unwrap_or_default();
     let sections = today["sections"].as_array().map(Vec::as_slice);
     let sections = sections.unwrap_or_default();
-    let mut text = String::new();
+    let stand = stand(today);
+    let is_judged = stand.is_none();
+    let mut text = stand.unwrap_or_default();
     if sections.is_empty() {
         text.push_str(
             "no GPU is live or simulated; `gpufleet status` says whether the server is well\n",
@@ -36,8 +43,8 @@ fn text(today: &Value) -> String {
             text.push_str("\nSIMULATED: no such hardware exists, and it is in no live total\n");
         }
         match section["counts"]["gpus"].as_u64() {
-            Some(0) => text.push_str(&nothing(section)),
-            _ => text.push_str(&line(section, currency)),
+            Some(0) => text.push_str(&nothing(section, is_judged)),
+            _ => text.push_str(&line(section, currency, is_judged)),
         }
         text.push_str(&waste(section, currency).text("nothing goes to waste that is known"));
         more(&mut text, section, "more_waste", "rows that cost less");
@@ -71,7 +78,7 @@ fn more(text: &mut String, section: &Value, name: &str, what: &str) {
     }
 }
 
-fn line(section: &Value, currency: &str) -> String {
+fn line(section: &Value, currency: &str, is_judged: bool) -> String {
     let counts = &section["counts"];
     let states = counts["by_state"].as_object().into_iter().flatten();
     let states: Vec<String> = states
@@ -92,12 +99,13 @@ fn line(section: &Value, currency: &str) -> String {
         "{}: {}; {money}; {}\n",
         gpus(counts["gpus"].as_f64().unwrap_or(0.0)),
         states.join(", "),
-        incidents(section)
+        incidents(section, is_judged)
     )
 }
 
-fn incidents(section: &Value) -> String {
+fn incidents(section: &Value, is_judged: bool) -> String {
     let count = match section["open_incidents"].as_u64() {
+        Some(0) if !is_judged => return "whether an incident is open is not known".to_owned(),
         Some(1) => "1 incident open".to_owned(),
         _ => format!("{} incidents open", words::text(&section["open_incidents"])),
     };
@@ -126,12 +134,12 @@ fn budget(it: &Value, currency: &str) -> String {
 }
 
 /// Of a section whose nodes have told of no GPU.
-fn nothing(section: &Value) -> String {
+fn nothing(section: &Value, is_judged: bool) -> String {
     let why = match section["no_gpus"].as_str() {
         Some(why) => words::plain(why),
         None => format!("no GPU is {}", words::text(&section["origin"])),
     };
-    format!("{why}; {}\n", incidents(section))
+    format!("{why}; {}\n", incidents(section, is_judged))
 }
 
 fn waste(section: &Value, currency: &str) -> Table {
@@ -223,6 +231,25 @@ mod tests {
             simulated.contains("no GPU has a price") && simulated.contains("8 GPUs  held empty")
         );
         assert!(!simulated.contains('$'), "what is not known is not $0.00");
+    }
+
+    #[test]
+    fn where_the_detectors_stand_it_says_so_first_and_no_incident_is_not_none() {
+        let mut today = json!({"currency": "USD", "past_known": true, "detectors_stand_since": null,
+            "sections": [{"origin": "live", "open_incidents": 0, "counts": {"gpus": 0, "by_state": {}}}]});
+        assert!(text(&today).contains("; 0 incidents open\n") && stand(&today).is_none());
+        today["detectors_stand_since"] = json!("2026-11-21T18:06:20.000Z");
+        let said = text(&today);
+        assert!(
+            said.starts_with("the detectors have judged nothing since 2026-11-21 18:06:20 UTC: "),
+            "{said}"
+        );
+        assert!(
+            said.contains("; whether an incident is open is not known\n"),
+            "{said}"
+        );
+        today["sections"][0]["open_incidents"] = 2.into();
+        assert!(text(&today).contains("; 2 incidents open\n"));
     }
 
     #[test]

@@ -304,8 +304,8 @@ mod tests {
         ];
         let lines = sorted(found(&gpus, By::Holder), Sort::Gpus);
         let list = List {
-            items: Vec::new(),
             is_whole: true,
+            ..List::default()
         };
         let text = text(&lines, &list, By::Holder, None);
         let rows: Vec<Vec<&str>> = text
@@ -396,8 +396,8 @@ mod tests {
         let gpus: Vec<Value> = (0..30).map(|it| gpu(it, "a", json!(0.5))).collect();
         let lines = found(&gpus, By::Gpu);
         let list = List {
-            items: Vec::new(),
             is_whole: true,
+            ..List::default()
         };
         let text = text(&lines, &list, By::Gpu, Some(24));
         assert_eq!(text.lines().count(), 1 + 20 + 1);

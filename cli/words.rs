@@ -160,6 +160,17 @@ pub(crate) fn moment(value: &Value) -> String {
     }
 }
 
+/// That the detectors stand, where an answer of the API says since when: what is not in it may be wrong all the same.
+pub(crate) fn stand(since: &Value) -> Option<String> {
+    since.is_string().then(|| {
+        format!(
+            "the detectors have judged nothing since {} UTC: what broke since then is not known, and nobody is told of it; \
+             `gpufleet doctor` says what to do\n",
+            moment(since)
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

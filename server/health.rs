@@ -73,6 +73,15 @@ pub fn unjudged(app: &App) -> Option<Unjudged> {
     })
 }
 
+/// Since when nobody judges though this server leads: before the first tick since it began to lead. None where they do,
+/// or have still time for it.
+pub fn detectors_stand_since(app: &App) -> Option<Timestamp> {
+    let stands = unjudged(app)?;
+    let silent = i64::try_from(stands.silent.as_nanos()).unwrap_or(i64::MAX);
+    let began = || app.clock.now().shifted(-silent);
+    Some(stands.last.unwrap_or_else(began))
+}
+
 /// Whether the database takes what this server writes: nothing has to be asked for it.
 ///
 /// Renewals of the lease say it within seconds where the database is away; commits say it where it has no room for
@@ -117,6 +126,12 @@ pub fn warnings(app: &App) -> Vec<String> {
     let clock = app.fleet.server_clock().sentence();
     let mut warnings: Vec<String> = files::warning().into_iter().chain(clock).collect();
     warnings.extend(app.access.refused());
+    warnings.extend(unjudged(app).map(|it| {
+        format!(
+            "the detectors have judged nothing for {} s: what broke since then is not known, and nobody is told of it",
+            it.silent.as_secs()
+        )
+    }));
     warnings
 }
 

@@ -1,6 +1,6 @@
 //! `/fleet`, `/clusters`, `/nodes`, `/gpus`: what is there now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::Json;
@@ -21,6 +21,9 @@ use crate::view::judge::NodesNow;
 use crate::view::{ClusterView, FleetView, GpuView, NodeView, gather};
 use crate::web::Web;
 use crate::words::text;
+
+/// Longest name of an unknown state that is told, characters: those that are known stand behind it.
+const STATE_CHARACTERS: usize = 40;
 
 /// The whole fleet in numbers. What is recorded or simulated has counts of its own.
 #[derive(Debug, Serialize, ToSchema)]
@@ -106,7 +109,9 @@ pub struct GpuFilter {
     pub node: Option<String>,
     /// `live`, `recorded` or `simulated`.
     pub origin: Option<String>,
-    /// In this state, for example `parked`.
+    /// In this state, or in one of several with commas between them. A GPU whose state changes between two pages may be in
+    /// none of them; no other is left out or comes twice.
+    #[param(example = "parked,held_empty")]
     pub state: Option<String>,
     /// Most items of the answer, 1 to 1000.
     #[param(default = 200, minimum = 1, maximum = 1000)]
@@ -246,13 +251,13 @@ pub async fn gpus(
     Asked(filter): Asked<GpuFilter>,
 ) -> Result<Json<Page<Gpu>>, Problem> {
     let origin = origin(filter.origin.as_deref())?;
-    let state = state(filter.state.as_deref())?;
+    let states = states(filter.state.as_deref())?;
     let cluster = Problem::of_cluster(&grant, filter.cluster.as_deref())?;
     let view = seen(&web, &grant).await;
     let all = places(&view, cluster.as_deref(), origin)
         .filter(|(_, node)| filter.node.as_deref().is_none_or(|it| it == &*node.name))
         .flat_map(|(_, node)| &node.gpus)
-        .filter(|gpu| state.is_none_or(|it| it == gpu.state));
+        .filter(|gpu| states.as_ref().is_none_or(|it| it.contains(&gpu.state)));
     let paging = Paging {
         limit: filter.limit,
         after: filter.after.clone(),
@@ -369,12 +374,21 @@ fn origin(name: Option<&str>) -> Result<Option<Origin>, Problem> {
     .transpose()
 }
 
-fn state(name: Option<&str>) -> Result<Option<ledger::State>, Problem> {
-    name.map(|name| {
+/// The states that are named, with commas between them.
+fn states(names: Option<&str>) -> Result<Option<BTreeSet<ledger::State>>, Problem> {
+    let state = |name: &str| {
         ledger::State::parse(name).ok_or_else(|| {
-            let names = ledger::State::ALL.map(ledger::State::name).join(", ");
-            Problem::bad(format_args!("state=“{name}”: it is one of {names}"))
+            let known = ledger::State::ALL.map(ledger::State::name).join(", ");
+            let name = text::harmless(name, STATE_CHARACTERS);
+            Problem::bad(format_args!(
+                "state=“{name}”: it is one of {known}, or several with commas between them"
+            ))
         })
-    })
-    .transpose()
+    };
+    names
+        .map(|it| {
+            let states = it.split(',').map(state);
+            states.collect::<Result<BTreeSet<_>, Problem>>()
+        })
+        .transpose()
 }

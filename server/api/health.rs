@@ -26,7 +26,7 @@ pub struct Health {
     pub at: String,
     /// What was looked at.
     pub checks: Vec<Check>,
-    /// What does not stop the server and is to be mended: its clock, its limits.
+    /// What does not stop the server and is to be mended: its clock, its limits, detectors that stand.
     pub warnings: Vec<String>,
 }
 

@@ -12,10 +12,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::paging::{Page, Paging};
+use super::paging::Paging;
 use super::problem::{Asked, Place, Problem};
 use crate::auth::Grant;
 use crate::fleet::naming::origin_of;
+use crate::health;
 use crate::notify::runbook;
 use crate::web::Web;
 use crate::words::incident::{is_only_unseen, price};
@@ -172,14 +173,27 @@ pub struct IncidentKnown {
     pub log: Vec<LogLine>,
 }
 
-/// Incidents, those that began last first.
+/// A page of incidents.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct IncidentsPage {
+    /// The incidents.
+    pub items: Vec<IncidentKnown>,
+    /// Where to go on: the `after` of the next request; none when these were the last.
+    pub next: Option<String>,
+    /// Since when the detectors judge nothing: what broke since then, and what was over, is in no list, and nobody is told
+    /// of it. Null while they judge.
+    #[schema(format = DateTime)]
+    pub detectors_stand_since: Option<String>,
+}
+
+/// Incidents, those that began last first. None in the list is not that nothing is wrong where the detectors stand.
 #[utoipa::path(get, path = "/api/v1/incidents", tag = "Incidents", params(IncidentsAsked),
-    responses((status = 200, body = Page<IncidentKnown>)))]
+    responses((status = 200, body = IncidentsPage)))]
 pub async fn incidents(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,
     Asked(asked): Asked<IncidentsAsked>,
-) -> Result<Json<Page<IncidentKnown>>, Problem> {
+) -> Result<Json<IncidentsPage>, Problem> {
     let paging = Paging {
         limit: asked.limit,
         after: asked.after.clone(),
@@ -195,9 +209,10 @@ pub async fn incidents(
     let newest = |it: Incident| web.app.incidents.get(it.id).unwrap_or(it);
     let items = stored.into_iter().map(newest);
     let items = items.filter(|it| filter.is_met(it));
-    Ok(Json(Page {
+    Ok(Json(IncidentsPage {
         items: items.map(|it| known_now(&web, &it)).collect(),
         next: next.map(cursor),
+        detectors_stand_since: health::detectors_stand_since(&web.app).map(text::rfc3339),
     }))
 }
 

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::shape::StateCounts;
 use crate::auth::Grant;
+use crate::health;
 use crate::today::blind::{self, BlindSpot};
 use crate::today::{self, Change, OverBudget, Section, Waste};
 use crate::web::Web;
@@ -33,6 +34,10 @@ pub struct Today {
     pub recorded_gpus: usize,
     /// Whether runs that broke off and changes are known. When not, the store does not answer.
     pub past_known: bool,
+    /// Since when the detectors judge nothing: what broke since then is not known, so that no incident is not that nothing
+    /// is wrong. Null while they judge. States, waste and money are true all the same.
+    #[schema(format = DateTime)]
+    pub detectors_stand_since: Option<String>,
 }
 
 /// A team over its budget.
@@ -174,6 +179,7 @@ pub async fn today(State(web): State<Arc<Web>>, Extension(grant): Extension<Gran
             .collect(),
         recorded_gpus: today.recorded,
         past_known: !today.past_failed,
+        detectors_stand_since: health::detectors_stand_since(&web.app).map(text::rfc3339),
     })
 }
 

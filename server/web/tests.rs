@@ -580,6 +580,8 @@ async fn a_bad_range_filter_or_page_is_400_and_names_what_is_wrong() {
             "is not before",
         ),
         ("/api/v1/gpus?state=asleep".to_owned(), "asleep"),
+        ("/api/v1/gpus?state=parked,asleep".to_owned(), "“asleep”"),
+        ("/api/v1/gpus?state=parked,".to_owned(), "held_empty"),
         ("/api/v1/gpus?origin=dreamt".to_owned(), "dreamt"),
         ("/api/v1/gpus?limit=0".to_owned(), "limit=0"),
         ("/api/v1/gpus?limit=many".to_owned(), "limit"),
@@ -608,30 +610,35 @@ async fn a_bad_range_filter_or_page_is_400_and_names_what_is_wrong() {
     }
 }
 
-#[tokio::test]
-async fn a_list_in_pages_holds_every_gpu_once() {
-    let server = server().await;
-    let mut seen = std::collections::BTreeSet::new();
-    let mut address = "/api/v1/gpus?limit=10".to_owned();
+/// What a list of GPUs has in pages of ten: cluster, id and state of each.
+async fn gpus_in_pages(server: &Fixture, filter: &str) -> Vec<[String; 3]> {
+    let first = format!("/api/v1/gpus?limit=10{filter}");
+    let (mut found, mut address) = (Vec::new(), first.clone());
     loop {
         let page = server.json(&address).await;
         for gpu in page["items"].as_array().unwrap() {
-            assert!(
-                seen.insert((gpu["cluster"].to_string(), gpu["id"].to_string())),
-                "{gpu}"
-            );
+            found.push(["cluster", "id", "state"].map(|it| gpu[it].as_str().unwrap().to_owned()));
         }
-        match page["next"].as_str() {
-            Some(next) => {
-                address = format!(
-                    "/api/v1/gpus?limit=10&after={}",
-                    crate::words::text::segment(next)
-                )
-            }
-            None => break,
-        }
+        let Some(next) = page["next"].as_str() else {
+            return found;
+        };
+        address = format!("{first}&after={}", crate::words::text::segment(next));
     }
-    assert_eq!(seen.len(), 73 + 1 + 64);
+}
+
+#[tokio::test]
+async fn a_list_in_pages_holds_every_gpu_once_of_all_states_and_of_some() {
+    let server = server().await;
+    let all = gpus_in_pages(&server, "").await;
+    assert_eq!(all.len(), 73 + 1 + 64);
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+    let mut states: BTreeSet<&str> = all.iter().map(|[_, _, state]| state.as_str()).collect();
+    let left_out = states.pop_last().unwrap();
+    assert!(states.len() > 1, "{states:?}");
+    let names = states.iter().copied().collect::<Vec<_>>().join(",");
+    let some = gpus_in_pages(&server, &format!("&state={names}")).await;
+    let expected = all.iter().filter(|[_, _, state]| state != left_out);
+    assert_eq!(some, expected.cloned().collect::<Vec<_>>(), "{names}");
 }
 
 #[tokio::test]

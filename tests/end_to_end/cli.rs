@@ -76,8 +76,10 @@ fn the_client_shows_the_fleet_and_its_idle_gpus(world: World) {
     let cost = typed(&web, ["cost", "--cluster", "demo", "--by", "team,job"]);
     assert_eq!(cost.code, Some(0), "{}", cost.complained);
     assert!(cost.said.contains("GPU-hours"), "{}", cost.said);
-    let incidents = typed(&web, ["incidents", "--state", "all"]);
+    let incidents = typed(&web, ["incidents", "--state", "all", "--json"]);
     assert_eq!(incidents.code, Some(0), "{}", incidents.complained);
+    let stand_since = incidents.json().get("detectors_stand_since").cloned();
+    assert_eq!(stand_since, Some(serde_json::Value::Null), "they judge");
     let nobody = typed(&web, ["incidents", "0199c0de-0000-7000-8000-000000000000"]);
     assert_eq!(nobody.code, Some(3), "{}", nobody.said);
     let doctor = typed(&web, ["doctor"]);

@@ -60,14 +60,20 @@ async fn detectors_that_stand_are_said_on_every_page_and_no_list_is_called_empty
     let (_, page) = server.get("/incidents").await;
     assert!(page.contains("Nothing is wrong that is known"), "{page}");
     // They have 90 s for their first tick, and for each after it.
-    for (seconds, judges, since) in [
-        (90, false, None),
-        (1, false, Some("since this server started")),
-        (60, true, None),
+    for (seconds, judges, since, moment) in [
+        (90, false, None, None),
+        (
+            1,
+            false,
+            Some("since this server started"),
+            Some("2026-09-21T14:14:10.000Z"),
+        ),
+        (60, true, None, None),
         (
             91,
             false,
             Some("since 2026-09-21 14:16:41 UTC, 1 min 31 s ago"),
+            Some("2026-09-21T14:16:41.000Z"),
         ),
     ] {
         server.pass(seconds);
@@ -91,6 +97,18 @@ async fn detectors_that_stand_are_said_on_every_page_and_no_list_is_called_empty
         assert_eq!(today.contains("none open"), since.is_none(), "{today}");
         let unknown = "<dt>Incidents</dt><dd class=\"missing\"><a href=\"/health#detectors\">";
         assert_eq!(today.contains(unknown), since.is_some(), "{today}");
+        for address in ["/api/v1/incidents?state=open", "/api/v1/today"] {
+            let answer = server.json(address).await;
+            let said = answer.get("detectors_stand_since").map(Value::as_str);
+            assert_eq!(said, Some(moment), "{address}: {answer}");
+        }
+        let health = server.json("/api/v1/health").await;
+        let mut warnings = health["warnings"].as_array().unwrap().iter();
+        let is_warned = warnings.any(|it| {
+            let said = it.as_str().unwrap();
+            said.starts_with("the detectors have judged nothing for 91 s")
+        });
+        assert_eq!(is_warned, since.is_some(), "{health}");
     }
     let server = server.with_an_incident().await;
     server.pass(11);
