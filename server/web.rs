@@ -70,7 +70,9 @@ pub struct Web {
     /// The newest renderings of the fleet page.
     pub renderings: pages::fleet::Renderings,
     /// Who reads steps of many ranks waits for one of these.
-    pub step_views: tokio::sync::Semaphore,
+    pub step_views: Arc<tokio::sync::Semaphore>,
+    /// The newest maps of ranks and time of runs.
+    pub maps: pages::run::Maps,
     /// Who makes a report waits for this.
     pub reports: Arc<tokio::sync::Semaphore>,
     /// Room for reports that are on their way to who asked for them.
@@ -103,7 +105,8 @@ fn shared(app: App) -> Arc<Web> {
     Arc::new(Web {
         app,
         specs: Arc::new(specs),
-        step_views: tokio::sync::Semaphore::new(STEP_VIEWS),
+        step_views: Arc::new(tokio::sync::Semaphore::new(STEP_VIEWS)),
+        maps: pages::run::Maps::default(),
         reports: Arc::new(tokio::sync::Semaphore::new(REPORTS)),
         sent_reports: api::reports::Room::default(),
         views: Views::default(),

@@ -33,3 +33,22 @@ async fn a_map_of_ranks_offers_no_stretch_of_time_that_it_cannot_show() {
         assert_eq!(heat.contains(why), !has_ranges, "{job}: {heat}");
     }
 }
+
+#[tokio::test]
+async fn a_map_stands_for_ten_seconds_for_who_looks_as_far_back_and_not_for_ever() {
+    let server = server().await;
+    let is_drawn = async |minutes: u32| {
+        let (_, page) = server
+            .get(&format!("{}?minutes={minutes}", address(JOB)))
+            .await;
+        page.contains("<svg class=\"heat\"")
+    };
+    assert!(is_drawn(30).await, "there are steps");
+    // What is drawn from here on is without them.
+    server.store.close().await;
+    assert!(!is_drawn(120).await, "it is a map of its own");
+    server.pass(9);
+    assert!(is_drawn(30).await, "after nine seconds");
+    server.pass(1);
+    assert!(!is_drawn(30).await, "after ten");
+}
