@@ -73,6 +73,8 @@ pub struct Web {
     pub step_views: Arc<tokio::sync::Semaphore>,
     /// The newest maps of ranks and time of runs.
     pub maps: pages::run::Maps,
+    /// The newest goodput of runs.
+    pub goodputs: pages::run::Goodputs,
     /// Who makes a report waits for this.
     pub reports: Arc<tokio::sync::Semaphore>,
     /// Room for reports that are on their way to who asked for them.
@@ -107,6 +109,7 @@ fn shared(app: App) -> Arc<Web> {
         specs: Arc::new(specs),
         step_views: Arc::new(tokio::sync::Semaphore::new(STEP_VIEWS)),
         maps: pages::run::Maps::default(),
+        goodputs: pages::run::Goodputs::default(),
         reports: Arc::new(tokio::sync::Semaphore::new(REPORTS)),
         sent_reports: api::reports::Room::default(),
         views: Views::default(),

@@ -2,6 +2,8 @@
 
 mod gather;
 
+mod goodputs;
+
 mod maps;
 
 mod loss;
@@ -14,6 +16,7 @@ mod utilisation;
 
 pub(crate) mod collectives;
 
+pub use goodputs::Goodputs;
 pub use maps::Maps;
 pub(super) use parts::{HOOKS, PRICES};
 

@@ -19,7 +19,7 @@ use crate::fleet::Live;
 use crate::pages::events::{self, Entry};
 use crate::runs::attempts::Attempts;
 use crate::runs::cost::{self, Cost};
-use crate::runs::{Run, RunKey, energy, goodput, lookup, reliability, scaling};
+use crate::runs::{Run, RunKey, energy, reliability, scaling};
 use crate::store::model::EventFilter;
 use crate::store::{Store, StoreError};
 use crate::view::FleetView;
@@ -37,7 +37,7 @@ const UNREAD: &str = "not known: the store does not answer";
 
 /// Everything that is not in the run itself.
 pub(super) struct Past {
-    pub(super) attempts: Attempts,
+    pub(super) attempts: Arc<Attempts>,
     pub(super) map: Arc<Map>,
     pub(super) goodput: Result<Goodput, &'static str>,
     pub(super) loss: BTreeMap<Minute, MinuteRow>,
@@ -67,10 +67,10 @@ pub(super) async fn past(
     let shared = (key, run);
     let run: &Run = run;
     let of_job = async {
-        let attempts = Attempts::of(store, key).await?;
-        let from = (lookup::kept_from(app, now), now);
-        let goodput = goodput::of(store, (key, run), &attempts, from).await?;
-        Ok::<_, StoreError>((attempts, goodput))
+        let attempts = Attempts::of(store, key).await.map_err(Arc::new)?;
+        let attempts = Arc::new(attempts);
+        let goodput = web.goodputs.get(app, shared, &attempts, now).await?;
+        Ok::<_, Arc<StoreError>>((attempts, goodput))
     };
     let (of_job, map, scaling, loss, events, energy) = tokio::join!(
         of_job.boxed(),
@@ -93,7 +93,7 @@ pub(super) async fn past(
                 held_gpu_ns: Err(UNREAD.to_owned()),
                 nano_usd_per_gpu_hour: own.nano_usd_per_gpu_hour,
             };
-            (Attempts::default(), Err(UNREAD), cost, None)
+            (Arc::default(), Err(UNREAD), cost, None)
         }
     };
     let map = told(map, &mut failed);

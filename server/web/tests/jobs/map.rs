@@ -1,6 +1,7 @@
-//! The map of ranks and time on a job's page, of runs of all sizes.
+//! The map of ranks and time on a job's page, of runs of all sizes, and for how long it and goodput stand.
 
 use super::*;
+use crate::pages::run::Goodputs;
 use crate::runs::history;
 
 #[tokio::test]
@@ -51,4 +52,24 @@ async fn a_map_stands_for_ten_seconds_for_who_looks_as_far_back_and_not_for_ever
     assert!(is_drawn(30).await, "after nine seconds");
     server.pass(1);
     assert!(!is_drawn(30).await, "after ten");
+}
+
+#[tokio::test]
+async fn goodput_stands_for_ten_seconds_and_is_then_added_up_anew() {
+    let server = server().await;
+    let (goodputs, attempts) = (Goodputs::default(), Arc::default());
+    let key = RunKey::of(&"prod".into(), &rank_id(JOB, 0));
+    let run = Arc::new(server.fleet.runs().get(&key).unwrap());
+    let get = async || {
+        let (of, now) = ((&key, &run), server.app.clock.now());
+        goodputs.get(&server.app, of, &attempts, now).await
+    };
+    let first = get().await.unwrap();
+    assert!(first.is_ok(), "{first:?}");
+    // What is added up from here on does not come.
+    server.store.close().await;
+    server.pass(9);
+    assert_eq!(get().await.unwrap(), first, "after nine seconds");
+    server.pass(1);
+    assert!(get().await.is_err(), "after ten");
 }
