@@ -39,6 +39,9 @@ pub mod errors;
 /// Longest body of a request: a command for an agent, or the sign-in form.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
+/// How hard answers are packed, of 1 to 9: a page of 10,000 tiles to a twentieth, in milliseconds.
+pub const GZIP_LEVEL: u32 = 4;
+
 /// Longest time one answer may take; the slowest, an export of a whole fleet, takes tens of ms.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
@@ -67,7 +70,11 @@ pub struct Web {
     /// The newest renderings of the fleet page.
     pub renderings: pages::fleet::Renderings,
     /// Who reads steps of many ranks waits for one of these.
-    pub step_views: tokio::sync::Semaphore,
+    pub step_views: Arc<tokio::sync::Semaphore>,
+    /// The newest maps of ranks and time of runs.
+    pub maps: pages::run::Maps,
+    /// The newest goodput of runs.
+    pub goodputs: pages::run::Goodputs,
     /// Who makes a report waits for this.
     pub reports: Arc<tokio::sync::Semaphore>,
     /// Room for reports that are on their way to who asked for them.
@@ -100,7 +107,9 @@ fn shared(app: App) -> Arc<Web> {
     Arc::new(Web {
         app,
         specs: Arc::new(specs),
-        step_views: tokio::sync::Semaphore::new(STEP_VIEWS),
+        step_views: Arc::new(tokio::sync::Semaphore::new(STEP_VIEWS)),
+        maps: pages::run::Maps::default(),
+        goodputs: pages::run::Goodputs::default(),
         reports: Arc::new(tokio::sync::Semaphore::new(REPORTS)),
         sent_reports: api::reports::Room::default(),
         views: Views::default(),
@@ -156,7 +165,7 @@ fn around(routes: Router<Arc<Web>>, web: Arc<Web>) -> Router {
             errors::with_words,
         ))
         .layer(middleware::from_fn(harden))
-        .layer(CompressionLayer::new().quality(CompressionLevel::Precise(4)))
+        .layer(CompressionLayer::new().quality(CompressionLevel::Precise(GZIP_LEVEL.cast_signed())))
         .layer(middleware::from_fn_with_state(watched, refusals::watch))
         .with_state(web)
 }

@@ -113,11 +113,11 @@ pub async fn agents(
     agents.sort_by_key(|it| it.agent);
     let page = paging.page(
         agents.iter(),
-        |it| it.agent,
         |words| match words {
             [id] => Some(AgentId(id.parse().ok()?)),
             _ => None,
         },
+        |it, after: &AgentId| it.agent > *after,
         |it| vec![it.agent.to_string()],
         |it| it,
     )?;

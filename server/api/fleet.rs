@@ -147,11 +147,11 @@ pub async fn clusters(
     paging
         .page(
             view.clusters.iter(),
-            |it| (it.origin, it.name.to_string()),
             |words| match words {
                 [origin, name] => Some((Origin::parse(origin)?, name.clone())),
                 _ => None,
             },
+            |it, after: &(Origin, String)| (it.origin, &*it.name) > (after.0, after.1.as_str()),
             |it| vec![it.origin.name().to_owned(), it.name.to_string()],
             |it| Cluster {
                 name: Arc::clone(&it.name),
@@ -184,26 +184,26 @@ pub async fn nodes(
         limit: filter.limit,
         after: filter.after.clone(),
     };
-    let key = |(cluster, node): &(&Arc<ClusterView>, &NodeView)| {
-        (
-            cluster.origin,
-            cluster.name.to_string(),
-            node.name.to_string(),
-        )
-    };
     paging
         .page(
             all,
-            key,
             |words| match words {
                 [origin, cluster, node] => {
                     Some((Origin::parse(origin)?, cluster.clone(), node.clone()))
                 }
                 _ => None,
             },
-            |item| {
-                let (origin, cluster, node) = key(item);
-                vec![origin.name().to_owned(), cluster, node]
+            |(cluster, node), after: &(Origin, String, String)| {
+                let (origin, of, name) = after;
+                (cluster.origin, &*cluster.name, &*node.name)
+                    > (*origin, of.as_str(), name.as_str())
+            },
+            |(cluster, node)| {
+                vec![
+                    cluster.origin.name().to_owned(),
+                    cluster.name.to_string(),
+                    node.name.to_string(),
+                ]
             },
             |(cluster, node)| Node::of(&cluster.name, cluster.origin.name(), node),
         )
@@ -266,10 +266,6 @@ pub async fn gpus(
     paging
         .page(
             all,
-            |gpu| {
-                let (cluster, id) = (gpu.key.cluster.to_string(), gpu.key.id.to_string());
-                (gpu.origin, cluster, gpu.node.to_string(), index(gpu), id)
-            },
             |words| match words {
                 [origin, cluster, node, index, id] => Some((
                     Origin::parse(origin)?,
@@ -279,6 +275,16 @@ pub async fn gpus(
                     id.clone(),
                 )),
                 _ => None,
+            },
+            |gpu, after: &(Origin, String, String, u32, String)| {
+                let (origin, cluster, node, number, id) = after;
+                let of = (gpu.origin, &*gpu.key.cluster, &*gpu.node);
+                (of, index(gpu), &*gpu.key.id)
+                    > (
+                        (*origin, cluster.as_str(), node.as_str()),
+                        *number,
+                        id.as_str(),
+                    )
             },
             |gpu| {
                 vec![

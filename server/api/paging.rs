@@ -47,15 +47,16 @@ impl Paging {
         }
     }
 
-    /// The page of `all`, which is sorted by `key`. A key is a list of words, compared word by word.
+    /// The page of `all`: from the first on that `is_behind` the key of the item before it, as a cursor is `read`. `all`
+    /// is sorted by what `is_behind` goes by, and `write` writes the words of an item's key.
     ///
     /// # Errors
     /// When the limit or the cursor is wrong.
-    pub fn page<T, U, K: Ord>(
+    pub fn page<T, U, K>(
         &self,
         all: impl Iterator<Item = T>,
-        key: impl Fn(&T) -> K,
         read: impl Fn(&[String]) -> Option<K>,
+        is_behind: impl Fn(&T, &K) -> bool,
         write: impl Fn(&T) -> Vec<String>,
         show: impl Fn(T) -> U,
     ) -> Result<Page<U>, Problem> {
@@ -66,7 +67,7 @@ impl Paging {
                 || Problem::bad("after: this is no cursor of this list; use the next of the answer before, as it is"),
             )?),
         };
-        let mut rest = all.filter(|item| after.as_ref().is_none_or(|after| key(item) > *after));
+        let mut rest = all.filter(|item| after.as_ref().is_none_or(|after| is_behind(item, after)));
         let mut items = Vec::new();
         let mut last = None;
         while items.len() < limit {
@@ -125,8 +126,8 @@ mod tests {
         };
         paging.page(
             all.iter().map(|it| (*it).to_owned()),
-            Clone::clone,
             |words| words.first().cloned(),
+            |item, after: &String| item > after,
             |item| vec![item.clone()],
             |item| item,
         )

@@ -3,7 +3,8 @@
 //!
 //! Live clusters are one sum; each simulated cluster has a section of its own, marked. The month comes
 //! from the ledger's days and is made again at most once in [`FRESH_FOR`], one at a time and to its end,
-//! whether who asked for it waits or not; what is idle is of this second.
+//! whether who asked for it waits or not; nobody waits for it where the last one is no older than [`STANDS_FOR`]. What
+//! is idle is of this second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use futures::FutureExt as _;
 use gpufleet_analysis::chargeback::commitments::Commitments;
 use gpufleet_analysis::chargeback::spot::Outcome;
 use gpufleet_analysis::chargeback::view::{By, Group, Headline};
@@ -54,6 +56,9 @@ use which::Which;
 
 /// How old the month may be: the ledger's hours change every five minutes.
 const FRESH_FOR: Duration = Duration::from_secs(60);
+
+/// How old a month may be that is given while the next one is made.
+const STANDS_FOR: Duration = Duration::from_secs(120);
 
 /// Most rows of a table.
 const MAX_ROWS: usize = 50;
@@ -239,7 +244,7 @@ fn scopes(view: &FleetView, grant: &Grant, is_of_now: bool) -> Vec<(Origin, Opti
     scopes
 }
 
-/// A month as it was last made, or anew.
+/// A month as it was last made, or anew. Why the next one could not be made is told where the last is too old.
 async fn kept(
     web: &Web,
     terms: &Arc<Terms>,
@@ -247,7 +252,13 @@ async fn kept(
     at: Timestamp,
 ) -> Result<Arc<Made>, Arc<str>> {
     let making = make(web.app.store.clone(), Arc::clone(terms), scope.clone(), at);
-    web.months.0.get(scope, &web.app.clock, making).await
+    let (months, clock) = (&web.months.0, &web.app.clock);
+    let last = months.last_within(&scope, clock, STANDS_FOR);
+    let made = months.get(scope, clock, making);
+    match last {
+        Some(last) => Ok(made.now_or_never().and_then(Result::ok).unwrap_or(last)),
+        None => made.await,
+    }
 }
 
 /// That a month could not be made.

@@ -1,16 +1,20 @@
 //! The fleet: one line that says it in words, the blind spots, and every GPU a tile on its node.
 //!
 //! Limits: a page of 10,000 GPUs is about 1.5 MB of very regular HTML, under 200 KB on the wire.
-//! It is rendered once per picture and address, and kept compressed for the readers of that second.
+//! It is rendered and packed once per picture and address, and kept for the readers of that second.
 
 use std::collections::HashMap;
+use std::io::Write as _;
 use std::sync::Arc;
 
 use askama::Template;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, VARY};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use gpufleet_analysis::ledger;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
@@ -23,11 +27,11 @@ use super::{day, incidents, problem, tiles, today};
 use crate::auth::Grant;
 use crate::today::blind::{self, BlindSpot};
 use crate::view::{Counts, FleetView, GpuView};
-use crate::web::Web;
+use crate::web::{GZIP_LEVEL, Web};
 use crate::words;
 use crate::words::text::{self, Name, grouped};
 
-/// Renderings kept of one picture: pages and fragments in three themes, and a few filters.
+/// Renderings kept of one picture: pages and fragments in three themes, packed and not, and a few filters.
 const KEPT_RENDERINGS: usize = 16;
 
 /// What the address may ask for.
@@ -38,7 +42,7 @@ pub struct Asked {
     pub state: Option<String>,
 }
 
-/// Renderings of the newest picture, by who may see what and how it was asked for.
+/// Renderings of the newest picture as they are sent, by who may see what and how it was asked for.
 #[derive(Default)]
 pub struct Renderings {
     kept: Mutex<(Timestamp, HashMap<Key, Bytes>)>,
@@ -52,6 +56,7 @@ struct Key {
     here: String,
     cluster: Option<Arc<str>>,
     host: String,
+    is_packed: bool,
 }
 
 #[derive(Template)]
@@ -113,6 +118,7 @@ pub(super) struct Connect {
 pub async fn show(
     State(web): State<Arc<Web>>,
     Query(asked): Query<Asked>,
+    headers: HeaderMap,
     frame: Frame,
 ) -> Response {
     let state = match asked.state.as_deref().filter(|it| !it.is_empty()) {
@@ -131,13 +137,14 @@ pub async fn show(
         },
     };
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
-    render(&web, &view, frame, state).await
+    render(&web, &view, frame, (state, takes_gzip(&headers))).await
 }
 
 /// `GET /clusters/{cluster}`: the same for one cluster.
 pub async fn show_cluster(
     State(web): State<Arc<Web>>,
     Path(cluster): Path<String>,
+    headers: HeaderMap,
     frame: Frame,
 ) -> Response {
     let one = Grant {
@@ -153,14 +160,14 @@ pub async fn show_cluster(
             vec!["No agent has reported from a cluster with this name.".to_owned()],
         );
     }
-    render(&web, &view, frame, None).await
+    render(&web, &view, frame, (None, takes_gzip(&headers))).await
 }
 
 async fn render(
     web: &Web,
     view: &Arc<FleetView>,
     frame: Frame,
-    state: Option<ledger::State>,
+    (state, is_packed): (Option<ledger::State>, bool),
 ) -> Response {
     let key = Key {
         state,
@@ -169,19 +176,20 @@ async fn render(
         here: frame.here.clone(),
         cluster: frame.grant.cluster.clone(),
         host: frame.host.clone(),
+        is_packed,
     };
     let of_view = |kept: &(Timestamp, HashMap<Key, Bytes>)| {
         let kept = Some(kept).filter(|it| it.0 == view.at);
         kept.and_then(|it| it.1.get(&key).cloned())
     };
     if let Some(body) = of_view(&*web.renderings.kept.lock().await) {
-        return html(StatusCode::OK, body);
+        return sent(body, is_packed);
     }
     // It may wait: nobody else is to wait with it.
     let days = day::of_clusters(web, view).await;
     let mut kept = web.renderings.kept.lock().await;
     if let Some(body) = of_view(&kept) {
-        return html(StatusCode::OK, body);
+        return sent(body, is_packed);
     }
     if kept.0 != view.at {
         *kept = (view.at, HashMap::new());
@@ -207,14 +215,42 @@ async fn render(
     }
     match page.render() {
         Ok(body) => {
-            let body = Bytes::from(body);
+            let body = match is_packed {
+                true => packed(body.as_bytes()),
+                false => Bytes::from(body),
+            };
             if kept.1.len() < KEPT_RENDERINGS {
                 kept.1.insert(key, body.clone());
             }
-            html(StatusCode::OK, body)
+            sent(body, is_packed)
         }
         Err(error) => problem::broken(&error),
     }
+}
+
+/// A rendering as a response. What is packed is not packed again on its way out.
+fn sent(body: Bytes, is_packed: bool) -> Response {
+    let mut response = html(StatusCode::OK, body);
+    if is_packed {
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        headers.append(VARY, HeaderValue::from_static("accept-encoding"));
+    }
+    response
+}
+
+/// Whether gzip is taken for certain: who weighs it against others is left to what packs all other answers.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let said = headers.get_all(ACCEPT_ENCODING).iter();
+    let said = said.filter_map(|it| it.to_str().ok());
+    said.flat_map(|it| it.split(','))
+        .any(|it| it.trim().eq_ignore_ascii_case("gzip"))
+}
+
+fn packed(plain: &[u8]) -> Bytes {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::new(GZIP_LEVEL));
+    let written = gzip.write_all(plain).and_then(|()| gzip.finish());
+    Bytes::from(written.expect("memory takes all that is written"))
 }
 
 fn page<'a>(
@@ -366,6 +402,23 @@ pub(super) fn connect(grpc_listen: &str, host: &str) -> Connect {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gzip_is_taken_by_whom_says_so_without_a_weight() {
+        for (said, takes) in [
+            ("gzip", true),
+            ("br, GZIP , zstd", true),
+            ("gzip;q=0", false),
+            ("gzip;q=0.5, identity", false),
+            ("*", false),
+            ("br", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.append(ACCEPT_ENCODING, HeaderValue::from_static(said));
+            assert_eq!(takes_gzip(&headers), takes, "{said}");
+        }
+        assert!(!takes_gzip(&HeaderMap::new()));
+    }
 
     #[test]
     fn the_command_that_connects_an_agent_names_a_server_it_can_reach() {

@@ -2,6 +2,10 @@
 
 mod gather;
 
+mod goodputs;
+
+mod maps;
+
 mod loss;
 
 mod parts;
@@ -12,6 +16,8 @@ mod utilisation;
 
 pub(crate) mod collectives;
 
+pub use goodputs::Goodputs;
+pub use maps::Maps;
 pub(super) use parts::{HOOKS, PRICES};
 
 use std::sync::Arc;
@@ -20,6 +26,7 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use futures::FutureExt as _;
 use gpufleet_analysis::incident::{Incident, Place};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -141,7 +148,7 @@ pub async fn show(
         return not_found(frame, &cluster, &job);
     };
     let run = match lookup::find(&web.app, &key).await {
-        Ok(Some(run)) => run,
+        Ok(Some(run)) => Arc::new(run),
         Ok(None) => return not_found(frame, &cluster, &job),
         Err(error) => return problem::store_failed(frame, &error),
     };
@@ -151,9 +158,17 @@ pub async fn show(
         .unwrap_or(RANGES[0]);
     let end = run.state(frame.at).until(frame.at);
     let start = end.shifted(-minutes * 60 * NANOS_PER_SECOND);
-    let mut past = gather::past(&web, (&key, &run), &(start..end), frame.at).await;
-    let view = web.views.get(&web.app).await;
-    past.changed = gather::changed(&web, &view, (&key, &run), start).await;
+    let asked = start..end;
+    let changed = async {
+        let view = web.views.get(&web.app).await;
+        let changed = gather::changed(&web, &view, (&key, &run), start).await;
+        (view, changed)
+    };
+    let (mut past, (view, changed)) = tokio::join!(
+        gather::past(&web, (&key, &run), (minutes, &asked), frame.at).boxed(),
+        changed.boxed(),
+    );
+    past.changed = changed;
     let open = web.app.incidents.of_run(&key);
     let page = page(
         frame,
@@ -258,10 +273,10 @@ fn page(
             .iter()
             .map(|it| (*it, format!("{here}?minutes={it}"), *it == minutes))
             .collect(),
-        heat: parts::heat(&past.heat, past.cut, run),
+        heat: parts::heat(&past.map.rows, past.map.cut, run),
         heat_marks: marks::marks(
             &past.changed,
-            (past.mapped.start, past.mapped.end),
+            (past.map.range.start, past.map.range.end),
             i64::try_from(crate::runs::heat::COLUMNS).unwrap_or(0),
         ),
         heat_has_ranges: !history::is_in_memory_alone(run),
@@ -275,8 +290,8 @@ fn page(
         collectives: collectives::collectives(&past.lives, run),
         loss,
         loss_marks: marks::of_curves(&past.changed, &loss::minutes(&(start..end))),
-        range_from: text::moment(past.mapped.start),
-        range_to: text::moment(end),
+        range_from: text::moment(past.map.range.start),
+        range_to: text::moment(past.map.range.end),
         ending: ending.map(|it| parts::ending(it, past.cost.of_lost_steps(run).ok(), currency)),
         ranks,
         more_ranks,

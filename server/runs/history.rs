@@ -76,7 +76,8 @@ pub async fn each(
             broke_off = blocks.try_for_each(|it| take(delta.rank, it));
             broke_off
         };
-        let oldest = store.each_steps(key, ranks, first..last, each).await?;
+        let asked = (ranks, run.ranks.len());
+        let oldest = store.each_steps(key, asked, first..last, each).await?;
         cut = oldest.map(|bucket| Cut::ManySteps {
             from: Minute(bucket * 10).start(),
         });

@@ -165,6 +165,9 @@ impl Database {
             let reader = SqlitePoolOptions::new()
                 .max_connections(READERS)
                 .acquire_timeout(PATIENCE)
+                // A file cannot hang up, and what is given back was tested: asking once more is a way to the
+                // connection's thread and back for each question.
+                .test_before_acquire(false)
                 .connect_with(reading.pragma("cache_size", cache(READER_CACHE_KIB)))
                 .await
                 .map_err(refused)?;

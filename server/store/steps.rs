@@ -20,6 +20,9 @@ pub const MAX_STEP_BYTES_READ: usize = 64 * 1024 * 1024;
 /// Rows read at a time: between two pieces it is seen whether there is enough.
 const READ_ROWS: usize = 512;
 
+/// Most ten-minute buckets read at a time of all ranks, how few there may be of them: a run may have had more.
+const READ_BUCKETS: usize = 16;
+
 /// Rows merged at a time: bounds the memory of a commit, whatever the fleet.
 const MERGE_ROWS: usize = 1_024;
 
@@ -40,20 +43,22 @@ impl Store {
             found.push(delta);
             ControlFlow::Continue(())
         };
-        self.each_steps(key, ranks, buckets, keep).await?;
+        self.each_steps(key, (ranks, READ_ROWS), buckets, keep)
+            .await?;
         found.sort_by_key(|it| (it.rank, it.bucket));
         Ok(found)
     }
 
-    /// Hands them out a row at a time, the newest buckets first, until there are none, `take` breaks off
-    /// or [`MAX_STEP_BYTES_READ`] were read; returns the oldest bucket that was read then.
+    /// Hands them out a row at a time, some of the newest buckets first, until there are none, `take` breaks off
+    /// or [`MAX_STEP_BYTES_READ`] were read; returns the oldest bucket that was read then. Where all ranks are asked for,
+    /// the number says about how many there are: of few ranks more buckets are one question.
     ///
     /// # Errors
     /// When the database refuses. What cannot be read is set aside and left out.
     pub async fn each_steps(
         &self,
         key: &RunKey,
-        ranks: Option<&[u32]>,
+        (ranks, about): (Option<&[u32]>, usize),
         buckets: Range<i64>,
         mut take: impl FnMut(StepDelta) -> ControlFlow<()> + Send,
     ) -> Result<Option<i64>, StoreError> {
@@ -63,7 +68,10 @@ impl Store {
             return Ok(None);
         };
         let (mut bad, mut bytes, mut cut) = (Vec::new(), 0, None);
-        let at_a_time = ranks.map_or(1, |it| READ_ROWS / it.len().max(1)).max(1);
+        let at_a_time = match ranks {
+            Some(ranks) => (READ_ROWS / ranks.len().max(1)).max(1),
+            None => (READ_ROWS / about.max(1)).clamp(1, READ_BUCKETS),
+        };
         let oldest = buckets.start;
         let newest_first: Vec<i64> = buckets.rev().collect();
         'buckets: for buckets in newest_first.chunks(at_a_time) {

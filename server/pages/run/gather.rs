@@ -1,7 +1,8 @@
 //! What the job page needs of the store and of the live view. What fails is left out and said.
 
 use std::collections::BTreeMap;
-use std::ops::{ControlFlow, Range};
+use std::fmt::Display;
+use std::ops::Range;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
@@ -10,17 +11,15 @@ use gpufleet_analysis::goodput::Goodput;
 use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
-use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 
 use super::loss;
+use super::maps::Map;
 use crate::fleet::Live;
 use crate::pages::events::{self, Entry};
 use crate::runs::attempts::Attempts;
 use crate::runs::cost::{self, Cost};
-use crate::runs::heat;
-use crate::runs::history::{self, Cut};
-use crate::runs::{Run, RunKey, energy, goodput, lookup, reliability, scaling};
+use crate::runs::{Run, RunKey, energy, reliability, scaling};
 use crate::store::model::EventFilter;
 use crate::store::{Store, StoreError};
 use crate::view::FleetView;
@@ -38,11 +37,8 @@ const UNREAD: &str = "not known: the store does not answer";
 
 /// Everything that is not in the run itself.
 pub(super) struct Past {
-    pub(super) attempts: Attempts,
-    pub(super) heat: Vec<heat::Row>,
-    /// The stretch of time that the map of ranks shows.
-    pub(super) mapped: Range<Timestamp>,
-    pub(super) cut: Option<Cut>,
+    pub(super) attempts: Arc<Attempts>,
+    pub(super) map: Arc<Map>,
     pub(super) goodput: Result<Goodput, &'static str>,
     pub(super) loss: BTreeMap<Minute, MinuteRow>,
     pub(super) events: Vec<Entry>,
@@ -63,21 +59,22 @@ pub(super) struct Past {
 /// All of it. The store is asked at once for what does not rest on another answer: each question waits for its turn.
 pub(super) async fn past(
     web: &Web,
-    (key, run): (&RunKey, &Run),
-    range: &Range<Timestamp>,
+    (key, run): (&RunKey, &Arc<Run>),
+    (minutes, range): (i64, &Range<Timestamp>),
     now: Timestamp,
 ) -> Past {
     let (app, store) = (&web.app, &web.app.store);
-    let mapped = mapped(run, range);
+    let shared = (key, run);
+    let run: &Run = run;
     let of_job = async {
-        let attempts = Attempts::of(store, key).await?;
-        let from = (lookup::kept_from(app, now), now);
-        let goodput = goodput::of(store, (key, run), &attempts, from).await?;
-        Ok((attempts, goodput))
+        let attempts = Attempts::of(store, key).await.map_err(Arc::new)?;
+        let attempts = Arc::new(attempts);
+        let goodput = web.goodputs.get(app, shared, &attempts, now).await?;
+        Ok::<_, Arc<StoreError>>((attempts, goodput))
     };
-    let (of_job, heat, scaling, loss, events, energy) = tokio::join!(
+    let (of_job, map, scaling, loss, events, energy) = tokio::join!(
         of_job.boxed(),
-        heat(web, (key, run), &mapped).boxed(),
+        web.maps.get(web, shared, (minutes, range)).boxed(),
         scaling::of(store, (key, run)),
         loss_of(store, (key, run), range),
         events_of(store, (key, run)),
@@ -96,20 +93,15 @@ pub(super) async fn past(
                 held_gpu_ns: Err(UNREAD.to_owned()),
                 nano_usd_per_gpu_hour: own.nano_usd_per_gpu_hour,
             };
-            (Attempts::default(), Err(UNREAD), cost, None)
+            (Arc::default(), Err(UNREAD), cost, None)
         }
     };
-    let (heat, cut) = told(heat, &mut failed).unwrap_or_default();
-    // Why the map does not begin where it was asked to.
-    let from = mapped.start;
-    let cut = cut.or((from > range.start).then_some(Cut::ManyRanks { from }));
+    let map = told(map, &mut failed);
     let ranks = run.members().take(LIVE_RANKS);
     let lives = ranks.filter_map(|(rank, _)| app.fleet.get(&key.rank(*rank)));
     Past {
         attempts,
-        heat,
-        mapped,
-        cut,
+        map: map.unwrap_or_else(|| Arc::new(Map::empty(run, range.clone()))),
         goodput,
         loss: told(loss, &mut failed).unwrap_or_default(),
         events: told(events, &mut failed).unwrap_or_default(),
@@ -124,7 +116,7 @@ pub(super) async fn past(
 }
 
 /// What the store told; what it did not is left out of the page, which says so.
-fn told<T>(found: Result<T, StoreError>, failed: &mut bool) -> Option<T> {
+fn told<T, E: Display>(found: Result<T, E>, failed: &mut bool) -> Option<T> {
     if let Err(error) = &found {
         tracing::error!(%error, "the past of a run cannot be read");
         *failed = true;
@@ -172,32 +164,4 @@ async fn events_of(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Vec<Ent
     };
     let found = store.events(&filter, None, events::READ_OF_JOB).await?;
     Ok(events::entries(&found.events, (ResourceKind::Rank, "")))
-}
-
-/// The stretch of time that the map of ranks shows: all that is asked for, or of a run of many ranks as much of it as is
-/// in memory.
-fn mapped(run: &Run, range: &Range<Timestamp>) -> Range<Timestamp> {
-    let from = history::in_memory_from(run).filter(|_| history::is_in_memory_alone(run));
-    let from = from.filter(|it| (range.start..range.end).contains(it));
-    from.unwrap_or(range.start)..range.end
-}
-
-/// The map of ranks and time, and what of it is left out. Worked out beside the threads that serve
-/// requests: of a large run it takes a while.
-async fn heat(
-    web: &Web,
-    (key, run): (&RunKey, &Run),
-    range: &Range<Timestamp>,
-) -> Result<(Vec<heat::Row>, Option<Cut>), StoreError> {
-    let permit = web.step_views.acquire().await;
-    let mut map = heat::Map::new(range.clone());
-    let add = |rank, block: StepBlock| {
-        map.add(rank, &block);
-        ControlFlow::Continue(())
-    };
-    let cut = history::each(&web.app.store, (key, run), None, range, add).await?;
-    let stages = heat::stages(run);
-    let rows = tokio::task::spawn_blocking(move || map.rows(&stages)).await;
-    drop(permit);
-    Ok((rows.expect("it does not panic and is not aborted"), cut))
 }

@@ -296,7 +296,8 @@ impl<'a> Reader<'a> {
                 ControlFlow::Continue(())
             };
             let buckets = bucket..bucket + 1;
-            self.store.each_steps(key, None, buckets, take).await?;
+            let read = self.store.each_steps(key, (None, 1), buckets, take);
+            read.await?;
             self.steps_left_out |= is_full;
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! What a token that is bound to one cluster is told of another.
 
+use std::io::Read as _;
+
 use super::*;
 
 #[tokio::test]
@@ -48,6 +50,52 @@ async fn a_token_of_one_cluster_that_asks_for_another_is_told_so_by_every_route_
             let (status, said) = ask(&own).await;
             assert_eq!(status, StatusCode::OK, "{own}: {said}");
             assert!(!said.contains("h100-0"), "{own}: another's: {said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_kept_for_who_sees_all_is_not_given_to_who_sees_one_cluster() {
+    let mut server = server().await;
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = [(TOKEN, None), (OPERATOR, Some("demo"))].map(|(secret, cluster)| {
+        let file = folder.path().join(secret);
+        std::fs::write(&file, secret).unwrap();
+        TokenFile {
+            role: Role::Read,
+            file: file.display().to_string(),
+            cluster: cluster.map(str::to_owned),
+        }
+    });
+    let auth = AuthConfig {
+        tokens: tokens.into(),
+        ..AuthConfig::default()
+    };
+    server.router = super::super::router(App {
+        access: Arc::new(Access::load(&auth).unwrap()),
+        ..server.app.clone()
+    });
+    let job = jobs::address(jobs::JOB);
+    for (address, shows) in [("/fleet", "h100-00"), (job.as_str(), "<svg class=\"heat\"")] {
+        let ask = async |token: &str, encoding: &str| {
+            let request = Request::get(address)
+                .header(header::AUTHORIZATION, format!("Bearer {token}"))
+                .header(header::ACCEPT_ENCODING, encoding);
+            let answer = server.ask(request.body(Body::empty()).unwrap()).await;
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            let mut page = String::new();
+            let read = match encoding {
+                "gzip" => flate2::read::GzDecoder::new(&*body).read_to_string(&mut page),
+                _ => (&*body).read_to_string(&mut page),
+            };
+            read.unwrap();
+            page
+        };
+        for encoding in ["identity", "gzip"] {
+            for (token, is_shown) in [(TOKEN, true), (OPERATOR, false), (TOKEN, true)] {
+                let page = ask(token, encoding).await;
+                assert_eq!(page.contains(shows), is_shown, "{address}: {page}");
+            }
         }
     }
 }

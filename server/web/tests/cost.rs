@@ -59,6 +59,21 @@ async fn a_month_that_is_over_has_a_page_without_what_is_idle_now_and_one_to_com
 }
 
 #[tokio::test]
+async fn a_month_stands_while_the_next_one_is_made_and_not_for_ever() {
+    let server = server().await;
+    let months = async || server.get("/cost").await.1.contains("September 2026:");
+    assert!(months().await, "it is made");
+    // What is made from here on does not come.
+    server.store.close().await;
+    for seconds in [59, 60] {
+        server.pass(seconds);
+        assert!(months().await, "after {seconds} seconds more");
+    }
+    server.pass(1);
+    assert!(!months().await, "it would be far behind its page");
+}
+
+#[tokio::test]
 async fn who_asks_within_a_second_shares_one_walk_of_the_fleet() {
     let server = server().await;
     let grants = [None, None, Some("prod"), Some("demo")];

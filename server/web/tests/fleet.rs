@@ -1,5 +1,7 @@
 //! The fleet's page beside what it shares with others: the key of its letters, and its day.
 
+use std::io::Read as _;
+
 use gpufleet_telemetry::identity::{Resource, attribute};
 
 use super::*;
@@ -40,6 +42,31 @@ async fn every_letter_on_a_tile_is_in_the_key_that_is_seen_also_where_nothing_is
     assert!(
         key.contains("<b>free</b>") && !key.contains("<b>active</b>"),
         "{key}"
+    );
+}
+
+#[tokio::test]
+async fn a_page_that_is_kept_packed_says_what_the_plain_one_does_and_is_told_apart_from_it() {
+    let server = server().await;
+    marks::added_up(&server, "/fleet").await;
+    let (_, plain) = server.get("/fleet").await;
+    for is_kept in [false, true] {
+        let request = Request::get("/fleet").header(header::ACCEPT_ENCODING, "br, gzip");
+        let answer = server.ask(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.headers()[header::CONTENT_ENCODING], "gzip");
+        let vary = answer.headers().get_all(header::VARY).iter();
+        let by_encoding = vary.filter(|it| it.as_bytes() == b"accept-encoding");
+        assert_eq!(by_encoding.count(), 1);
+        let packed = answer.into_body().collect().await.unwrap().to_bytes();
+        let mut page = String::new();
+        let mut gzip = flate2::read::GzDecoder::new(&*packed);
+        gzip.read_to_string(&mut page).unwrap();
+        assert_eq!(page, plain, "kept: {is_kept}");
+    }
+    assert_eq!(
+        server.get("/fleet").await.1,
+        plain,
+        "and the other is still plain"
     );
 }
 

@@ -1,6 +1,7 @@
-//! The map of ranks and time on a job's page, of runs of all sizes.
+//! The map of ranks and time on a job's page, of runs of all sizes, and for how long it and goodput stand.
 
 use super::*;
+use crate::pages::run::Goodputs;
 use crate::runs::history;
 
 #[tokio::test]
@@ -32,4 +33,43 @@ async fn a_map_of_ranks_offers_no_stretch_of_time_that_it_cannot_show() {
         let why = "Of a run of more than 256 ranks only the last minutes are shown, from 2026-09-21 14:13:50 UTC on.";
         assert_eq!(heat.contains(why), !has_ranges, "{job}: {heat}");
     }
+}
+
+#[tokio::test]
+async fn a_map_stands_for_ten_seconds_for_who_looks_as_far_back_and_not_for_ever() {
+    let server = server().await;
+    let is_drawn = async |minutes: u32| {
+        let (_, page) = server
+            .get(&format!("{}?minutes={minutes}", address(JOB)))
+            .await;
+        page.contains("<svg class=\"heat\"")
+    };
+    assert!(is_drawn(30).await, "there are steps");
+    // What is drawn from here on is without them.
+    server.store.close().await;
+    assert!(!is_drawn(120).await, "it is a map of its own");
+    server.pass(9);
+    assert!(is_drawn(30).await, "after nine seconds");
+    server.pass(1);
+    assert!(!is_drawn(30).await, "after ten");
+}
+
+#[tokio::test]
+async fn goodput_stands_for_ten_seconds_and_is_then_added_up_anew() {
+    let server = server().await;
+    let (goodputs, attempts) = (Goodputs::default(), Arc::default());
+    let key = RunKey::of(&"prod".into(), &rank_id(JOB, 0));
+    let run = Arc::new(server.fleet.runs().get(&key).unwrap());
+    let get = async || {
+        let (of, now) = ((&key, &run), server.app.clock.now());
+        goodputs.get(&server.app, of, &attempts, now).await
+    };
+    let first = get().await.unwrap();
+    assert!(first.is_ok(), "{first:?}");
+    // What is added up from here on does not come.
+    server.store.close().await;
+    server.pass(9);
+    assert_eq!(get().await.unwrap(), first, "after nine seconds");
+    server.pass(1);
+    assert!(get().await.is_err(), "after ten");
 }
