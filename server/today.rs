@@ -302,10 +302,13 @@ impl Look<'_> {
     }
 }
 
+/// The owner of what nobody can say whose it is.
+pub(crate) const NO_OWNER: &str = "not known";
+
 /// An owner in words.
 pub(crate) fn owner(payer: Option<&Payer>) -> String {
     match payer {
-        None => "not known".to_owned(),
+        None => NO_OWNER.to_owned(),
         Some(payer) => payer.name().to_owned(),
     }
 }

@@ -1,6 +1,7 @@
 //! The words for people, on pages and in messages alike: here what every reason and kind is called, and what
 //! to do about it, one table each; in [`text`] names, numbers and times; in [`incident`] what is wrong; in
-//! [`xid`] what the driver's errors ask for; in [`address`] where the page of a thing is; in [`digest`] a payer's week.
+//! [`xid`] what the driver's errors ask for; in [`address`] where the page of a thing is; in [`digest`] a payer's week;
+//! in [`Said`] which of them leave something open.
 //!
 //! The API says the same things by their names on the wire.
 
@@ -22,6 +23,10 @@ pub mod incident;
 pub mod xid;
 
 pub mod digest;
+
+mod said;
+
+pub use said::{Piece, Said};
 
 /// What a reason for a missing value means, and what fixes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,7 +172,8 @@ pub const OPEN: [&str; 6] = [
     "without a price",
 ];
 
-/// Whether words leave open what they are about: pages lead from there to the line of Health that mends it.
+/// Whether words leave open what they are about: pages lead from there to the line of Health that mends it. Of words of
+/// ours alone: a name of others may sound like that.
 pub fn leaves_open(words: impl AsRef<str>) -> bool {
     let words = words.as_ref();
     words == "–" || OPEN.iter().any(|it| words.contains(it))

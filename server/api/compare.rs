@@ -261,7 +261,7 @@ async fn found(web: &Web, keys: Vec<RunKey>) -> Result<Vec<compare::Compared>, P
 
 pub(super) fn compared(it: &compare::Compared) -> Compared {
     Compared {
-        run: stands(&it.key, &it.facts, it.state, it.sentence.clone()),
+        run: stands(&it.key, &it.facts, it.state, it.sentence.to_string()),
         step_seconds: it.side.step_seconds(),
         steps: it.side.steps,
         tokens_per_step: it.side.tokens_per_step,

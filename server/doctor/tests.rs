@@ -376,6 +376,14 @@ fn lines_of_health(template: &str) -> Vec<&str> {
         .collect()
 }
 
+/// The lines of the page Health that code names where it says what of its words is open.
+fn lines_in_code(code: &str) -> Vec<&str> {
+    let makers = ["Said::open(", "Said::ours("];
+    let calls = makers.iter().flat_map(|it| code.split(*it).skip(1));
+    let lines = calls.filter_map(|it| it.trim_start().strip_prefix('"')?.split('"').next());
+    lines.collect()
+}
+
 #[test]
 fn every_line_of_health_that_a_page_names_is_a_check_or_a_reason() {
     let of_reasons = readings::reasons();
@@ -395,7 +403,21 @@ fn every_line_of_health_that_a_page_names_is_a_check_or_a_reason() {
         }
     }
     assert!(named > 80, "only {named} are named");
+    let mut in_code = 0;
+    for folder in ["pages", "runs"] {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        for (name, code) in files(&folder, ".rs") {
+            for line in lines_in_code(&code) {
+                in_code += 1;
+                if !there.contains(line) {
+                    wrong.push(format!("{name}: {line}"));
+                }
+            }
+        }
+    }
+    assert!(in_code > 10, "only {in_code} are named in code");
     assert_eq!(wrong, [""; 0]);
+    assert_eq!(lines_in_code("Said::open(\n    \"gone\", why)"), ["gone"]);
     let other = "{% call m::said(x.y, \"nowhere\") %}{% endcall %}<a href=\"/health#gone\">";
     assert_eq!(lines_of_health(other), ["gone", "nowhere"]);
 }

@@ -21,7 +21,7 @@ use crate::runs::{KnownRun, RunKey, cost, lookup, words as sentences};
 use crate::store::{RunFilter, StoreError};
 use crate::web::Web;
 use crate::words::text::{self, Name, in_currency, money, segment};
-use crate::words::{self, address};
+use crate::words::{self, Said, address};
 
 /// Runs to choose from, the last started first; any other is named in the address.
 const CHOICES: usize = 100;
@@ -71,7 +71,8 @@ struct Comparison {
     verdict: Result<ladder::Gain, &'static str>,
     /// At what that holds.
     held_by: &'static str,
-    differences: Vec<(Name, Name, Name)>,
+    /// Which setting, and what each says of it; none where a run does not say it.
+    differences: Vec<(Name, Option<Name>, Option<Name>)>,
     same: usize,
     /// Why some of what differs is not known.
     not_told: Option<&'static str>,
@@ -97,7 +98,7 @@ struct Side {
     attempt: u32,
     cluster: Name,
     cluster_address: String,
-    sentence: String,
+    sentence: Said,
 }
 
 /// A figure of both, or why there is none.
@@ -249,10 +250,7 @@ fn choice(web: &Web, frame: &Frame, known: KnownRun) -> Choice {
 async fn comparison(web: &Web, sides: Sides) -> Result<Comparison, StoreError> {
     let [a, b] = [&sides.a, &sides.b].map(|it| repeats::middle(it));
     let against = &sides.against;
-    let said = |it: &Option<String>| match it {
-        Some(it) => Name::new(it),
-        None => Name::new("not said"),
-    };
+    let said = |it: &Option<String>| it.as_deref().map(Name::new);
     let differences = against.differences.iter();
     let keys = a.facts.fingerprint.keys();
     let is_same = |key: &&String| against.differences.iter().all(|it| it.key != **key);
@@ -318,7 +316,7 @@ fn side(letter: &'static str, it: &Compared) -> Side {
         attempt: it.key.run.attempt,
         cluster: Name::new(&it.key.cluster),
         cluster_address: address::cluster(&it.key.cluster),
-        sentence: text::harmless(&it.sentence, sentences::LISTED_CHARACTERS),
+        sentence: it.sentence.shown(sentences::LISTED_CHARACTERS),
     }
 }
 

@@ -34,8 +34,8 @@ use crate::money::{Terms, month, now};
 use crate::store::Store;
 use crate::view::FleetView;
 use crate::web::Web;
-use crate::words;
 use crate::words::text::{self, Name, amount, segment};
+use crate::words::{self, Said};
 
 mod idle;
 
@@ -81,7 +81,7 @@ struct CostPage {
     frame: Frame,
     which: Which,
     /// The month of what is live, in one line.
-    headline: String,
+    headline: Said,
     sections: Vec<Section>,
     unpriced: Vec<Notice>,
     unowned: Vec<Notice>,
@@ -106,7 +106,7 @@ struct Section {
     /// Where the time went, and why.
     states: Vec<states::Row>,
     /// The month in one line, without its full stop.
-    line: String,
+    line: Said,
     idle: Vec<idle::Row>,
     idle_more: usize,
     idle_sum: String,
@@ -301,9 +301,9 @@ fn unowned(found: &now::MoneySnapshot) -> Vec<Notice> {
 }
 
 /// The money of what is live, in one line without its full stop.
-fn headline(sections: &[Section]) -> String {
+fn headline(sections: &[Section]) -> Said {
     let live = sections.iter().find(|it| it.origin == Origin::Live);
-    live.map_or_else(|| "No GPU is live".to_owned(), |it| it.line.clone())
+    live.map_or_else(|| "No GPU is live".into(), |it| it.line.clone())
 }
 
 impl Default for Months {

@@ -26,7 +26,7 @@ use crate::words::incident::{
     all_cost, costs, evidence, is_only_unseen, lost, place_words, price, run_of, why,
 };
 use crate::words::text::{self, Name};
-use crate::words::{self, address};
+use crate::words::{self, Said, address};
 
 mod beside;
 
@@ -80,7 +80,7 @@ struct OnePage {
     /// The page of the job that it is about, and the job's name.
     job: Option<(String, Name)>,
     runbook: String,
-    facts: Vec<(&'static str, String)>,
+    facts: Vec<(&'static str, Said)>,
     evidence: Vec<Entry>,
     more_evidence: u64,
     told: Vec<Entry>,
@@ -357,32 +357,30 @@ fn facts(
     owner: &str,
     now: Timestamp,
     currency: &str,
-) -> Vec<(&'static str, String)> {
+) -> Vec<(&'static str, Said)> {
+    let name = |of: &str| Said::from(text::harmless(of, text::SHOWN_CHARACTERS));
     let mut facts = vec![
-        ("Kind", incident.family.name().replace('_', " ")),
-        ("Cause", why(incident)),
-        ("Owner", text::harmless(owner, text::SHOWN_CHARACTERS)),
-        ("Began", text::moment(incident.since)),
-        ("Last seen", text::ago(now, incident.seen_at)),
-        ("Price", price(incident, currency)),
+        ("Kind", incident.family.name().replace('_', " ").into()),
+        ("Cause", why(incident).into()),
+        ("Owner", name(owner)),
+        ("Began", text::moment(incident.since).into()),
+        ("Last seen", text::ago(now, incident.seen_at).into()),
+        ("Price", Said::ours("prices", price(incident, currency))),
     ];
     if let Some(at) = incident.resolved_at {
-        facts.push(("Over", text::moment(at)));
+        facts.push(("Over", text::moment(at).into()));
     }
     if let Some(confidence) = incident.confidence {
-        facts.insert(2, ("Confidence", confidence.name().to_owned()));
+        facts.insert(2, ("Confidence", confidence.name().into()));
     }
     if incident.places > 1 {
-        facts.push(("Places", incident.places.to_string()));
+        facts.push(("Places", incident.places.to_string().into()));
     }
     if let Some(who) = &incident.acknowledged_by {
-        facts.push((
-            "In the hands of",
-            text::harmless(who, text::SHOWN_CHARACTERS),
-        ));
+        facts.push(("In the hands of", name(who)));
     }
     if let Some(until) = incident.silent_until(now) {
-        facts.push(("Silent until", text::moment(until)));
+        facts.push(("Silent until", text::moment(until).into()));
     }
     facts
 }
@@ -445,3 +443,24 @@ fn entry(line: &Line, of: &Incident) -> Entry {
 
 /// Longest note as it is shown: all that one may have.
 const NOTE_CHARACTERS: usize = gpufleet_analysis::incident::MAX_NOTE_BYTES;
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_analysis::lost::Losing;
+
+    use super::*;
+    use crate::notify::fixture;
+
+    #[test]
+    fn a_price_that_is_not_known_leads_to_prices_and_what_others_wrote_nowhere() {
+        let mut incident = fixture::incident(1);
+        incident.acknowledged_by = Some("no price".to_owned());
+        for (price, anchor) in [(Some(3_000_000_000), None), (None, Some("prices"))] {
+            incident.losing = Losing::gpus(1, price);
+            for (fact, said) in facts(&incident, "not known", fixture::START, "USD") {
+                let expected = anchor.filter(|_| fact == "Price");
+                assert_eq!(said.anchor(), expected, "{fact}: {said}");
+            }
+        }
+    }
+}

@@ -20,7 +20,7 @@ use crate::runs::{KnownRun, Run, RunKey, State as RunState, lookup, words as sen
 use crate::store::StoreError;
 use crate::web::Web;
 use crate::words::text::{self, Name};
-use crate::words::{self, address};
+use crate::words::{self, Said, address};
 
 /// Jobs of one reading, and so of a page that leaves none out: what a person reads through.
 const SHOWN: usize = 100;
@@ -56,7 +56,7 @@ struct Job {
     attempt: u32,
     state: &'static str,
     is_bad: bool,
-    sentence: String,
+    sentence: Said,
     ranks: String,
     started: String,
 }
@@ -181,10 +181,7 @@ fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp, currency: &str
             RunState::Silent { .. } => true,
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
-        sentence: text::harmless(
-            &sentences::sentence(run, open, at, currency),
-            sentences::LISTED_CHARACTERS,
-        ),
+        sentence: sentences::said(run, open, at, currency).shown(sentences::LISTED_CHARACTERS),
         ranks: match (known, facts.world) {
             (0, 0) => "not known".to_owned(),
             (0, world) => text::grouped(f64::from(world)),

@@ -12,7 +12,7 @@ use super::asked::Path;
 use super::frame::{self, Frame};
 use super::{compare, problem};
 use crate::runs::RunKey;
-use crate::runs::compare::Against;
+use crate::runs::compare::{Against, Difference};
 use crate::runs::ladder::{self, RUNG};
 use crate::web::Web;
 use crate::words::text::{self, Name, in_currency, segment};
@@ -45,7 +45,7 @@ struct Row {
     mark: Option<&'static str>,
     origin: &'static str,
     changed: Option<Name>,
-    differs: Vec<Name>,
+    differs: Vec<Differs>,
     more: usize,
     /// What it takes, or why that is not known.
     step: Result<String, &'static str>,
@@ -55,6 +55,13 @@ struct Row {
     first: Gain,
     loss: Result<String, &'static str>,
     cost: Result<String, String>,
+}
+
+/// A setting that differs, with what it was and is.
+struct Differs {
+    words: Name,
+    /// Whether both runs say it.
+    is_told: bool,
 }
 
 /// A speed-up in words.
@@ -155,9 +162,12 @@ fn row(before: Option<&RunKey>, rung: &ladder::Rung, currency: &str) -> Row {
     }
 }
 
-fn difference(it: &crate::runs::compare::Difference) -> Name {
+fn difference(it: &Difference) -> Differs {
     let said = |it: &Option<String>| it.clone().unwrap_or_else(|| "not said".to_owned());
-    Name::new(&format!("{}: {} → {}", it.key, said(&it.a), said(&it.b)))
+    Differs {
+        words: Name::new(&format!("{}: {} → {}", it.key, said(&it.a), said(&it.b))),
+        is_told: it.a.is_some() && it.b.is_some(),
+    }
 }
 
 /// How many times as fast, and how uncertain that is.

@@ -47,7 +47,7 @@ use crate::store::RunFilter;
 use crate::view::FleetView;
 use crate::web::Web;
 use crate::words::text::{self, Name};
-use crate::words::{self, address};
+use crate::words::{self, Said, address};
 use collectives::Collective;
 use parts::{Bar, Ending, Figure, HeatMap, RankLine};
 
@@ -80,7 +80,7 @@ struct RunPage {
     attempts: Vec<(u32, String, bool)>,
     state: &'static str,
     is_bad: bool,
-    sentence: String,
+    sentence: Said,
     /// What is wrong with it: why, what it costs, what to do.
     incidents: Beside,
     figures: Vec<Figure>,
@@ -262,10 +262,8 @@ fn page(
             RunState::Silent { .. } => true,
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
-        sentence: text::harmless(
-            &sentences::sentence(run, &open, frame.at, currency),
-            sentences::SHOWN_CHARACTERS,
-        ),
+        sentence: sentences::said(run, &open, frame.at, currency)
+            .shown(sentences::SHOWN_CHARACTERS),
         incidents: Beside::of(open, &place, view, frame.at, currency),
         figures,
         meanings,

@@ -15,7 +15,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::fleet::{self, Connect};
 use super::frame::{self, Frame};
 use crate::today::blind::{self, BlindSpot};
-use crate::today::{Change, Kind, OverBudget, Section, Today, Unmeasured, Waste};
+use crate::today::{Change, Kind, NO_OWNER, OverBudget, Section, Today, Unmeasured, Waste};
 use crate::view::Counts;
 use crate::web::Web;
 use crate::words;
@@ -89,7 +89,8 @@ struct Row {
     what: String,
     since: String,
     action: String,
-    owner: Name,
+    /// None where it is not known.
+    owner: Option<Name>,
     status: String,
     incident: Option<String>,
     is_apart: bool,
@@ -345,7 +346,7 @@ fn row(it: &Waste, today: &Today, dearest: i128) -> Row {
             .since
             .map_or(String::new(), |since| lasted(it.kind, since, today.at)),
         action: text::harmless(&it.action, SENTENCE),
-        owner: Name::new(&it.owner),
+        owner: (it.owner != NO_OWNER).then(|| Name::new(&it.owner)),
         status: text::harmless(&it.status, SENTENCE),
         incident: it.incident.map(|id| format!("/incidents/{id}")),
         is_apart: !it.kind.is_waste(),
@@ -375,7 +376,7 @@ fn over_budget(it: &OverBudget, today: &Today) -> Row {
         what: text::harmless(&format!("{}{of}", it.what), SENTENCE),
         since: format!(", for {span}{forecast}"),
         action: text::harmless(&it.action, SENTENCE),
-        owner: Name::new(&it.team),
+        owner: Some(Name::new(&it.team)),
         status: text::harmless(&it.status, SENTENCE),
         incident: Some(format!("/incidents/{}", it.incident)),
         is_apart: false,

@@ -174,7 +174,7 @@ mod tests {
 
     fn said(run: &Run) -> String {
         let judged = run.who_waits().expect("it is judged");
-        words::slow(run, &[], judged, "USD")
+        words::slow(run, &[], judged, "USD").to_string()
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::{Run, RunFacts, RunKey, State, cost, history, lookup, words};
 use crate::App;
 use crate::store::{Store, StoreError};
 use crate::threads::apart;
+use crate::words::Said;
 
 /// First steps that say nothing: compilation, autotuning, cold caches.
 const WARM_UP: usize = 5;
@@ -45,7 +46,7 @@ pub struct Compared {
     /// How it stands.
     pub state: State,
     /// The same in a sentence.
-    pub sentence: String,
+    pub sentence: Said,
     /// What of it decides what it costs.
     pub attempt: cost::Attempt,
     /// What a million tokens cost at its pace, in `cost.currency`, or why that is not known.
@@ -236,7 +237,7 @@ pub async fn one(app: &App, key: RunKey) -> Result<Option<Compared>, StoreError>
     let attempt = cost::Attempt::of(app, (&key, &run), now);
     Ok(Some(Compared {
         state: run.state(now),
-        sentence: words::sentence(&run, &app.incidents.of_run(&key), now, app.currency()),
+        sentence: words::said(&run, &app.incidents.of_run(&key), now, app.currency()),
         usd_per_million_tokens: cost::per_million_tokens(&attempt, &side),
         attempt,
         facts: run.facts,

@@ -18,6 +18,7 @@ use super::{Run, RunKey};
 use crate::answers::Answers;
 use crate::money::advice::{is_of, name};
 use crate::store::{MAX_DRAWN, Store, StoreError};
+use crate::words::Said;
 
 /// For how long a sum stands: the ledger is minutes behind anyway, and who polls a run asks every few seconds.
 const FRESH_FOR: Duration = Duration::from_secs(300);
@@ -58,9 +59,10 @@ pub struct Drawn {
 
 impl Drawn {
     /// What is told of that time; else a sentence that says why nothing is.
-    pub fn told(held_millis: i64, energy: Energy) -> Result<Self, String> {
+    pub fn told(held_millis: i64, energy: Energy) -> Result<Self, Said> {
+        const WHY: &str = "not told: its cards have no counter of it";
         let millijoules = energy.told();
-        let millijoules = millijoules.ok_or("not told: its cards have no counter of it")?;
+        let millijoules = millijoules.ok_or_else(|| Said::open("readings", WHY))?;
         Ok(Self {
             held_millis,
             metered_millis: energy.metered_millis,
@@ -71,7 +73,7 @@ impl Drawn {
 
 /// Sums as they were last made, by run, and why there is none; not that the store did not answer.
 pub struct Energies {
-    sums: Answers<RunKey, Result<Drawn, String>, NotMade>,
+    sums: Answers<RunKey, Result<Drawn, Said>, NotMade>,
     waits: Duration,
 }
 
@@ -109,7 +111,7 @@ impl Energies {
         (store, clock): (&Store, &Arc<dyn Clock>),
         (key, run): (&RunKey, &Run),
         now: Timestamp,
-    ) -> Result<Drawn, String> {
+    ) -> Result<Drawn, Said> {
         let held = Held::of(run, now)?;
         let (store, of) = (store.clone(), key.clone());
         let making = async move {
@@ -126,15 +128,15 @@ impl Energies {
     async fn told(
         &self,
         (key, clock): (&RunKey, &Arc<dyn Clock>),
-        made: impl Future<Output = Result<Arc<Result<Drawn, String>>, NotMade>>,
-    ) -> Result<Drawn, String> {
+        made: impl Future<Output = Result<Arc<Result<Drawn, Said>>, NotMade>>,
+    ) -> Result<Drawn, Said> {
         match tokio::time::timeout(self.waits, made).await {
             Ok(Ok(made)) => Result::clone(&made),
-            Ok(Err(NotMade::Unread)) => Err(UNREAD.to_owned()),
+            Ok(Err(NotMade::Unread)) => Err(Said::open("database", UNREAD)),
             Ok(Err(NotMade::Refused)) | Err(_) => {
                 match self.sums.last_within(key, clock, STANDS_FOR) {
                     Some(last) => Result::clone(&last),
-                    None => Err(ADDED_UP.to_owned()),
+                    None => Err(Said::open("database", ADDED_UP)),
                 }
             }
         }
@@ -148,12 +150,13 @@ struct Held {
 }
 
 impl Held {
-    fn of(run: &Run, now: Timestamp) -> Result<Self, String> {
+    fn of(run: &Run, now: Timestamp) -> Result<Self, Said> {
+        let unknown = |why: &str| Said::open("hooks", format!("not known: {why}"));
         let started = run.facts.started;
-        let started = started.ok_or("not known: nobody said when it began")?;
+        let started = started.ok_or_else(|| unknown("nobody said when it began"))?;
         let gpus: Vec<String> = run.gpus().into_iter().map(str::to_owned).collect();
         if gpus.is_empty() {
-            return Err("not known: no rank says on which GPU it computes".to_owned());
+            return Err(unknown("no rank says on which GPU it computes"));
         }
         let until = run.state(now).until(now);
         let hours = started.minute().hour()..until.minute().hour() + 1;
@@ -162,17 +165,14 @@ impl Held {
 }
 
 /// What is in the ledger of it.
-async fn read(
-    store: &Store,
-    key: &RunKey,
-    held: &Held,
-) -> Result<Result<Drawn, String>, StoreError> {
+async fn read(store: &Store, key: &RunKey, held: &Held) -> Result<Result<Drawn, Said>, StoreError> {
     let gpus: Vec<&str> = held.gpus.iter().map(String::as_str).collect();
     let drawn = store.drawn(&key.cluster, &gpus, held.hours.clone());
     let Some(drawn) = drawn.await? else {
-        return Ok(Err(format!(
+        let why = format!(
             "not added up: it held its GPUs for more than {MAX_DRAWN} GPU-hours; the month's report has it"
-        )));
+        );
+        return Ok(Err(Said::open("money_months", why)));
     };
     let numbers: BTreeSet<i64> = drawn.keys().copied().collect();
     let holders = store.holders(&numbers).await?;
@@ -191,7 +191,10 @@ async fn read(
         }
     }
     Ok(match millis {
-        0 => Err("not in the ledger yet: nobody knows that its job held its GPUs".to_owned()),
+        0 => Err(Said::open(
+            "holders",
+            "not in the ledger yet: nobody knows that its job held its GPUs",
+        )),
         _ => Drawn::told(millis, energy),
     })
 }
@@ -233,9 +236,9 @@ mod tests {
         let clock: Arc<dyn Clock> = Arc::clone(&hand) as _;
         let asked = (&key, &clock);
         let why = energies.told(asked, pending()).await;
-        assert_eq!(why.expect_err("there is none"), ADDED_UP);
+        assert_eq!(why.expect_err("there is none").to_string(), ADDED_UP);
         let why = energies.told(asked, ready(Err(NotMade::Refused))).await;
-        assert_eq!(why.expect_err("there is none"), ADDED_UP);
+        assert_eq!(why.expect_err("there is none").to_string(), ADDED_UP);
         let drawn = Drawn {
             held_millis: 3,
             metered_millis: 2,
@@ -252,8 +255,14 @@ mod tests {
         }
         hand.0.store(STANDS_FOR.as_secs(), Ordering::Relaxed);
         let why = energies.told(asked, pending()).await;
-        assert_eq!(why.expect_err("the last one is too old"), ADDED_UP);
+        assert_eq!(
+            why.expect_err("the last one is too old").to_string(),
+            ADDED_UP
+        );
         let why = energies.told(asked, ready(Err(NotMade::Unread))).await;
-        assert_eq!(why.expect_err("the store does not answer"), UNREAD);
+        assert_eq!(
+            why.expect_err("the store does not answer").to_string(),
+            UNREAD
+        );
     }
 }

@@ -17,6 +17,8 @@ use gpufleet_telemetry::training::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::words::Said;
+
 /// What is known of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -232,6 +234,14 @@ impl EndingFacts {
     /// The cause; none of one that a newer version named.
     pub fn cause(&self) -> Option<Cause> {
         Cause::ALL.into_iter().find(|it| it.name() == self.cause)
+    }
+
+    /// The sentence, open where nobody knows why it ended: what an exception says may sound like that.
+    pub fn said(&self) -> Said {
+        match self.cause() {
+            Some(Cause::Unknown) => Said::open("hooks", self.sentence.as_str()),
+            _ => self.sentence.as_str().into(),
+        }
     }
 
     /// Whether it was an interruption against everyone's will.

@@ -142,6 +142,7 @@ mod tests {
     use super::*;
     use crate::runs::cost::Attempt;
     use crate::runs::{RunFacts, RunKey, State};
+    use crate::words::Said;
 
     /// A run whose 60 steps take about so many milliseconds.
     fn run(attempt: u32, millis: f64, tokens_per_step: Option<f64>) -> Compared {
@@ -155,7 +156,7 @@ mod tests {
             },
             facts: RunFacts::default(),
             state: State::Running,
-            sentence: String::new(),
+            sentence: Said::default(),
             attempt: Attempt {
                 started: None,
                 until: Timestamp::default(),

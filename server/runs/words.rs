@@ -7,7 +7,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::blind::Blind;
 use super::state::SILENT_AFTER;
 use super::{Judged, Run, Slowdown, State};
-use crate::words::{incident, text};
+use crate::words::{Said, incident, text};
 
 mod together;
 
@@ -28,47 +28,54 @@ pub const STANDS: &str = "it stands: no step came lately";
 /// The sentence that stands above everything else; cause and costs are those of the open incidents of the run, their
 /// money is in this currency.
 pub fn sentence(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> String {
+    said(run, open, now, currency).to_string()
+}
+
+/// The same with what of it is open, for pages.
+pub fn said(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> Said {
     match run.state(now) {
         State::Running => running(run, open, now, currency),
-        State::Silent { since } => format!(
-            "Silent: nothing was heard of it since {} UTC, {}. Whether it runs is not known.",
+        State::Silent { since } => Said::from(format!(
+            "Silent: nothing was heard of it since {} UTC, {}. ",
             text::moment(since),
             text::ago(now, since)
-        ),
+        ))
+        .and(Said::open("silent", "Whether it runs is not known.")),
         State::Ended { at } => {
             let when = text::moment(at);
             match &run.facts.ending {
-                Some(ending) => format!("Ended at {when} UTC: {}", ending.sentence),
-                None => format!("Ended at {when} UTC; why is being looked at."),
+                Some(ending) => Said::from(format!("Ended at {when} UTC: ")).and(ending.said()),
+                None => format!("Ended at {when} UTC; why is being looked at.").into(),
             }
         }
     }
 }
 
-fn running(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> String {
+fn running(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> Said {
     let Some(judged) = &run.judged else {
         let runs = match run.last_step() {
-            Some(step) => format!(
+            // Two readings later it is: nothing has to be mended.
+            Some(step) => Said::from(format!(
                 "Runs, at step {}; how fast is not known yet.",
                 text::grouped(step as f64)
-            ),
+            )),
             None => without_a_step(run, open, now, currency),
         };
         return match &run.by_collectives {
-            Some(judged) => format!("{} {runs}", slow(run, open, judged, currency)),
+            Some(judged) => slow(run, open, judged, currency).and(" ").and(runs),
             None => runs,
         };
     };
     if let Some(since) = run.stands_since(now) {
-        return format!(
-            "Stands: {}, and no step came since step {} ended at {} UTC, {}{}.{}",
+        let stands = format!(
+            "Stands: {}, and no step came since step {} ended at {} UTC, {}",
             heard(run, now),
             text::grouped(judged.step as f64),
             text::moment(since),
-            text::ago(now, since),
-            because(dearest(open.iter()), currency),
-            unclear(run)
+            text::ago(now, since)
         );
+        let because = because(dearest(open.iter()), currency);
+        return Said::from(stands).and(because).and(".").and(unclear(run));
     }
     let pace = text::pace(judged.step_ns as f64 / 1e9);
     let tokens = run.tokens_per_second();
@@ -93,13 +100,13 @@ fn running(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> Stri
     let slow = slow(run, open, judged, currency);
     // What is wrong comes first. Who makes the others wait is why it is slower.
     match judged.verdict.stragglers.is_empty() {
-        true => format!("{slower}{runs} {slow}{gone}"),
-        false => format!("{slow} {runs}{gone}"),
+        true => slower.and(runs).and(" ").and(slow).and(gone),
+        false => slow.and(format!(" {runs}{gone}")),
     }
 }
 
 /// That a run is slower than it was, since when, why, and what that costs.
-fn became_slower(slowdown: &Slowdown, open: &[Incident], currency: &str) -> String {
+fn became_slower(slowdown: &Slowdown, open: &[Incident], currency: &str) -> Said {
     let change = &slowdown.change;
     let is_it = |it: &&Incident| it.family == Family::Slower;
     let takes = match slowdown.rests {
@@ -110,28 +117,29 @@ fn became_slower(slowdown: &Slowdown, open: &[Incident], currency: &str) -> Stri
         let every = text::grouped(it as f64);
         format!(" again and again, each {every} steps,")
     });
-    format!(
-        "Its steps {takes} {:.0} % longer than they did{} since step {} at {} UTC{}. ",
+    let slower = format!(
+        "Its steps {takes} {:.0} % longer than they did{} since step {} at {} UTC",
         (change.ratio - 1.0) * 100.0,
         again.unwrap_or_else(|| ",".to_owned()),
         text::grouped(change.since_step as f64),
-        text::moment(slowdown.began_at),
-        because(open.iter().find(is_it), currency)
-    )
+        text::moment(slowdown.began_at)
+    );
+    let because = because(open.iter().find(is_it), currency);
+    Said::from(slower).and(because).and(". ")
 }
 
 /// A run that has told no step: since when, where its ranks say that they made none, and why, where that is known.
-fn without_a_step(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> String {
+fn without_a_step(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> Said {
     let Some(since) = run.up_without_step(now) else {
-        return "Runs, and has not told a step yet.".to_owned();
+        return Said::from("Runs, and ").and(Said::open("hooks", "has not told a step yet."));
     };
-    format!(
-        "Runs, and has not made its first step since it came up at {} UTC, {}{}.{}",
+    let stands = format!(
+        "Runs, and has not made its first step since it came up at {} UTC, {}",
         text::moment(since),
-        text::ago(now, since),
-        because(dearest(open.iter()), currency),
-        unclear(run)
-    )
+        text::ago(now, since)
+    );
+    let because = because(dearest(open.iter()), currency);
+    Said::from(stands).and(because).and(".").and(unclear(run))
 }
 
 /// How many of its ranks are heard: a machine that is lost with some of them may be why the others stand.
@@ -148,19 +156,18 @@ fn heard(run: &Run, now: Timestamp) -> String {
 }
 
 /// That it cannot be told whether it hangs, and for want of what.
-const fn unclear(run: &Run) -> &'static str {
+fn unclear(run: &Run) -> Said {
+    const WHY: &str = "Whether it hangs is not known: neither its collectives nor what its GPUs' tensor cores do is told.";
     match run.lacks_evidence {
-        true => {
-            " Whether it hangs is not known: neither its collectives nor what its GPUs' tensor cores do is told."
-        }
-        false => "",
+        true => Said::from(" ").and(Said::open("collectives", WHY)),
+        false => Said::default(),
     }
 }
 
 /// Why, and what it costs, as its incident says; nothing before there is one.
-fn because(incident: Option<&Incident>, currency: &str) -> String {
+fn because(incident: Option<&Incident>, currency: &str) -> Said {
     let Some(incident) = incident else {
-        return String::new();
+        return Said::default();
     };
     let why = match incident.cause.is_known() {
         true => format!("because of {}", incident::why(incident)),
@@ -172,11 +179,9 @@ fn because(incident: Option<&Incident>, currency: &str) -> String {
     // Before anything is lost nothing is known of its price.
     let so_far = lost.nano_usd().filter(|_| lost.gpu_seconds() > 0.0);
     let so_far = so_far.map(|nano| format!(", {least}{} so far", text::money(currency, nano)));
-    format!(
-        ", {why}; that {}{}",
-        incident::costs(incident, currency),
-        so_far.unwrap_or_default()
-    )
+    Said::from(format!(", {why}; that "))
+        .and(Said::ours("prices", incident::costs(incident, currency)))
+        .and(so_far.unwrap_or_default())
 }
 
 /// The one that costs most of those that can be why a run is slow or stands. That its numbers are wrong, or that
@@ -200,7 +205,7 @@ fn of_rank<'a>(run: &Run, rank: u32, open: &'a [Incident]) -> Option<&'a Inciden
 }
 
 /// Who is slow, or why nobody is named.
-pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged, currency: &str) -> String {
+pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged, currency: &str) -> Said {
     let Verdict {
         stragglers,
         stages,
@@ -210,43 +215,51 @@ pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged, currency: &str
     } = &judged.verdict;
     let slow = together(run, open, stragglers);
     if !slow.is_empty() {
-        let named = slow.iter().take(NAMED);
-        let named: Vec<String> = named.map(|it| it.words(judged, currency)).collect();
+        let named = slow.iter().take(NAMED).enumerate();
+        let named = named.fold(Said::default(), |said, (at, it)| {
+            let apart = if at > 0 { " " } else { "" };
+            said.and(apart).and(it.words(judged, currency))
+        });
         let unnamed = slow.iter().skip(NAMED).map(|it| it.ranks.len());
         let more: usize = unnamed.sum();
         let more = (more > 0).then(|| format!(" And {more} more."));
-        return named.join(" ") + &more.unwrap_or_default();
+        return named.and(more.unwrap_or_default());
     }
     if let Some(blind) = run.blind() {
-        return format!("Who is slow is not known: {}.", blind.words());
+        let why = format!("Who is slow is not known: {}.", blind.words());
+        return Said::open("collectives", why);
     }
     if let Some(stage) = stages.first() {
-        return format!(
+        return Said::from(format!(
             "No rank is slow beside those of its stage; pipeline stage {} takes {:.2} × as long as the others: it has \
              more work, or all of its machines are slow.",
             stage.stage, stage.ratio
-        );
+        ));
     }
     if let Some(parted) = parted.first() {
-        return format!(
-            "No one rank is named: {} of the {} ranks of pipeline stage {} take {:.2} × as long as the rest, {}.",
-            parted.slow,
-            parted.of,
-            parted.stage,
-            parted.ratio,
-            unnamed(parted.unnamed)
+        let slow = format!(
+            "No one rank is named: {} of the {} ranks of pipeline stage {} take {:.2} × as long as the rest, ",
+            parted.slow, parted.of, parted.stage, parted.ratio
         );
+        return Said::from(slow).and(unnamed(parted.unnamed)).and(".");
     }
     if let Some(moving) = moving {
-        return format!(
+        return Said::from(format!(
             "No one rank is slow: the slowest keeps changing, {:.2} × its peers, which is the data.",
             moving.ratio
-        );
+        ));
     }
-    match silent {
-        None if run.steps_tell() => "No rank is slower than its peers.".to_owned(),
-        None => "No rank is slower than its peers, by the times of its collectives.".to_owned(),
-        Some(why) => format!("Who is slow is not judged: {}.", not_judged(*why)),
+    let Some(why) = *silent else {
+        return Said::from(match run.steps_tell() {
+            true => "No rank is slower than its peers.",
+            false => "No rank is slower than its peers, by the times of its collectives.",
+        });
+    };
+    let words = format!("Who is slow is not judged: {}.", not_judged(why));
+    match why {
+        Silent::RanksMissing | Silent::MeshUnknown => Said::open("hooks", words),
+        // More steps, or another rank, and it is judged.
+        Silent::Starting | Silent::NoPeers => words.into(),
     }
 }
 
@@ -258,14 +271,17 @@ pub fn not_named(run: &Run, verdict: &Verdict) -> Option<&'static str> {
 }
 
 /// Why none of many ranks is named that are slow alike: the end of a sentence.
-const fn unnamed(why: Unnamed) -> &'static str {
-    match why {
+fn unnamed(why: Unnamed) -> Said {
+    let why = match why {
         Unnamed::SameData => {
             "and so do the other stages that compute the same data: it is the data, or machines that hold all of its \
              stages"
         }
         Unnamed::HostsUnknown => {
-            "and it is not known which machines they are on: it is the machines or how the work is split"
+            return Said::open(
+                "silent",
+                "and it is not known which machines they are on: it is the machines or how the work is split",
+            );
         }
         Unnamed::BesideFast => {
             "and ranks of the rest are on the same machines: it is how the stage's work is split"
@@ -277,7 +293,8 @@ const fn unnamed(why: Unnamed) -> &'static str {
         Unnamed::Alone => {
             "and not each has another of them on its machine: it is the machines or how the work is split"
         }
-    }
+    };
+    why.into()
 }
 
 /// Why nobody is judged or blamed.
@@ -295,14 +312,17 @@ pub const fn not_judged(why: Silent) -> &'static str {
 #[cfg(test)]
 mod tests {
     use gpufleet_analysis::cause::Cause;
+    use gpufleet_analysis::ending::Cause as Ended;
+    use gpufleet_analysis::lost::Losing;
     use gpufleet_analysis::regression::{Change, Direction};
     use gpufleet_analysis::straggler::{Parted, StageImbalance};
     use gpufleet_telemetry::catalog::training;
 
     use super::*;
+    use crate::runs::facts::EndingFacts;
 
     /// What is said of a run whose ranks wait for each other, and of which this was judged.
-    fn said(verdict: Verdict) -> String {
+    fn of_verdict(verdict: Verdict) -> Said {
         let mut run = Run::default();
         for number in 0..2 {
             let rank = run.ranks.entry(number).or_default();
@@ -342,7 +362,7 @@ mod tests {
             since: None,
         };
         let begin = "Its steps take 12 % longer than they did, since step 1\u{202f}200 at ";
-        let told = became_slower(&slowdown, &[], "USD");
+        let told = became_slower(&slowdown, &[], "USD").to_string();
         assert!(
             told.starts_with(begin) && told.ends_with(" UTC. "),
             "{told}"
@@ -352,12 +372,12 @@ mod tests {
             rests: true,
             ..slowdown
         };
-        let told = became_slower(&resting, &[], "USD");
+        let told = became_slower(&resting, &[], "USD").to_string();
         let begin = "Its steps took 12 % longer than they did again and again, each 1\u{202f}000 steps, since step 1\u{202f}200 at ";
         assert!(told.starts_with(begin), "{told}");
         let mut incident = crate::notify::fixture::incident(1);
         (incident.family, incident.cause) = (Family::Slower, Cause::Storage);
-        let told = became_slower(&slowdown, &[incident], "USD");
+        let told = became_slower(&slowdown, &[incident], "USD").to_string();
         assert!(
             told.contains(" UTC, because of storage; that costs "),
             "{told}"
@@ -370,10 +390,9 @@ mod tests {
         let told = vec![(training::LAST_STEP.id, 1_496.0)];
         run.ranks.entry(0).or_default().facts.readings = told;
         let said = running(&run, &[], Timestamp::default(), "USD");
-        assert_eq!(
-            said,
-            "Runs, at step 1\u{202f}496; how fast is not known yet."
-        );
+        let expected = "Runs, at step 1\u{202f}496; how fast is not known yet.";
+        // Nothing has to be mended for it.
+        assert_eq!(said, Said::from(expected));
     }
 
     #[test]
@@ -382,10 +401,11 @@ mod tests {
             stage: 1,
             ratio: 1.5,
         }];
-        let of_a_stage = said(Verdict {
+        let of_a_stage = of_verdict(Verdict {
             stages,
             ..Verdict::default()
-        });
+        })
+        .to_string();
         let expected = "pipeline stage 1 takes 1.50 × as long as the others";
         assert!(of_a_stage.contains(expected), "{of_a_stage}");
     }
@@ -393,7 +413,7 @@ mod tests {
     #[test]
     fn a_slow_part_says_why_nobody_is_named() {
         let of = |unnamed: Unnamed| {
-            said(Verdict {
+            of_verdict(Verdict {
                 parted: vec![Parted {
                     stage: 0,
                     slow: 8,
@@ -420,7 +440,60 @@ mod tests {
         ];
         for (unnamed, why) in each {
             let said = of(unnamed);
-            assert!(said.contains(&format!("{slow}{why}")), "{said}");
+            let words = said.to_string();
+            assert!(words.contains(&format!("{slow}{why}")), "{words}");
+            let is_open = unnamed == Unnamed::HostsUnknown;
+            assert_eq!(said.anchor(), is_open.then_some("silent"), "{words}");
         }
+    }
+
+    #[test]
+    fn what_is_open_leads_to_what_mends_it_and_the_rest_of_the_sentence_nowhere() {
+        let open = |said: &Said| {
+            let pieces = said.pieces.iter();
+            let open = pieces.filter_map(|it| Some((it.anchor?, it.text.clone())));
+            open.collect::<Vec<_>>()
+        };
+        let now = Timestamp::default();
+        let told = running(&Run::default(), &[], now, "USD");
+        let expected = ("hooks", "has not told a step yet.".to_owned());
+        assert_eq!(open(&told), [expected]);
+        for (silent, anchor) in [
+            (Silent::Starting, None),
+            (Silent::NoPeers, None),
+            (Silent::RanksMissing, Some("hooks")),
+            (Silent::MeshUnknown, Some("hooks")),
+        ] {
+            let said = of_verdict(Verdict {
+                silent: Some(silent),
+                ..Verdict::default()
+            });
+            assert!(said.to_string().starts_with("Who is slow is not judged: "));
+            assert_eq!(said.anchor(), anchor, "{said}");
+        }
+        let unclear = unclear(&Run {
+            lacks_evidence: true,
+            ..Run::default()
+        });
+        assert_eq!(unclear.anchor(), Some("collectives"));
+        let mut incident = crate::notify::fixture::incident(1);
+        incident.losing = Losing::gpus(1, None);
+        let because = because(Some(&incident), "USD");
+        let found = open(&because);
+        let [("prices", words)] = found.as_slice() else {
+            panic!("{because:?}");
+        };
+        assert!(words.starts_with("costs ") && words.ends_with("without a price"));
+    }
+
+    #[test]
+    fn an_exception_that_sounds_like_something_open_leads_nowhere() {
+        let ended = |cause: Ended| EndingFacts {
+            cause: cause.name().to_owned(),
+            sentence: "The script failed: the loss is not known.".to_owned(),
+            ..EndingFacts::default()
+        };
+        assert_eq!(ended(Ended::Exception).said().anchor(), None);
+        assert_eq!(ended(Ended::Unknown).said().anchor(), Some("hooks"));
     }
 }

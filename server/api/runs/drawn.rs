@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use super::Figure;
 use crate::runs::{Run, RunKey, energy};
 use crate::web::Web;
+use crate::words::Said;
 
 /// Millijoules of a kilowatt-hour.
 const MILLIJOULES_PER_KWH: f64 = 3.6e9;
@@ -26,11 +27,14 @@ impl Drawn {
         Self::told(web.energies.get(from, of, now).await)
     }
 
-    fn told(energy: Result<energy::Drawn, String>) -> Self {
+    fn told(energy: Result<energy::Drawn, Said>) -> Self {
         let metered = |it: &energy::Drawn| it.metered_millis as f64 / it.held_millis as f64;
         Self {
             energy_metered_ratio: energy.as_ref().ok().map(|it| metered(it).min(1.0)),
-            energy_kwh: Figure::of(energy.map(|it| it.millijoules as f64 / MILLIJOULES_PER_KWH)),
+            energy_kwh: Figure::of(match energy {
+                Ok(it) => Ok(it.millijoules as f64 / MILLIJOULES_PER_KWH),
+                Err(why) => Err(why.to_string()),
+            }),
         }
     }
 }
@@ -65,7 +69,7 @@ mod tests {
                 .missing
                 .is_some_and(|it| it.starts_with("not told"))
         );
-        let why = Drawn::told(Err("not in the ledger yet".to_owned()));
+        let why = Drawn::told(Err("not in the ledger yet".into()));
         assert_eq!(
             (why.energy_metered_ratio, why.energy_kwh.value),
             (None, None)

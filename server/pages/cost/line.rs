@@ -3,19 +3,21 @@
 use gpufleet_analysis::chargeback::Sum;
 
 use super::{Made, money};
+use crate::words::Said;
 use crate::words::text::{self, amount};
 
 /// The month in one line: what is spent, what of it for nothing, what it will come to; of what has a price.
-pub(super) fn of(made: &Made) -> String {
+pub(super) fn of(made: &Made) -> Said {
     let (title, total) = (&made.title, &made.headline.total);
     if total.gpu_millis == 0 {
         let yet = if made.is_over { "" } else { " yet" };
-        return format!("{title}: the ledger has no hours{yet}");
+        return format!("{title}: the ledger has no hours{yet}").into();
     }
-    let spent = money(&made.currency, total);
+    // What of it has no price is said with it.
+    let spent = Said::ours("prices", money(&made.currency, total));
     if total.unpriced_millis >= total.gpu_millis {
         let (so_far, hours) = (so_far(made), text::hours(total.gpu_millis));
-        return format!("{title}{so_far}: {hours} GPU-hours, {spent}");
+        return Said::from(format!("{title}{so_far}: {hours} GPU-hours, ")).and(spent);
     }
     let forecast = match made.forecast {
         // What a month that is over came to is what was spent.
@@ -27,10 +29,17 @@ pub(super) fn of(made: &Made) -> String {
     let of_it = |sum: &Sum| format!("{} of it", amount(&made.currency, sum.cost));
     let wasted = of_it(&made.headline.waste);
     let unseen = match made.headline.unobserved {
-        Sum { cost: 0, .. } => String::new(),
-        unseen => format!(", {} not measured", of_it(&unseen)),
+        Sum { cost: 0, .. } => Said::default(),
+        unseen => {
+            let unseen = format!("{} not measured", of_it(&unseen));
+            Said::from(", ").and(Said::open("readings", unseen))
+        }
     };
-    format!("{title}{so_far}: {spent}, {wasted} wasted{unseen}{forecast}")
+    Said::from(format!("{title}{so_far}: "))
+        .and(spent)
+        .and(format!(", {wasted} wasted"))
+        .and(unseen)
+        .and(forecast)
 }
 
 const fn so_far(made: &Made) -> &'static str {
@@ -82,17 +91,36 @@ mod tests {
     }
 
     fn said(hours: i64, costs: [i128; 3], forecast: Option<i128>) -> String {
-        of(&made(hours, costs, forecast))
+        of(&made(hours, costs, forecast)).to_string()
+    }
+
+    #[test]
+    fn what_was_not_measured_leads_to_readings_what_has_no_price_to_prices_and_the_rest_nowhere() {
+        let open = |made: &Made| {
+            let pieces = of(made).pieces.into_iter();
+            let open = pieces.filter_map(|it| Some((it.anchor?, it.text)));
+            open.collect::<Vec<_>>()
+        };
+        let mut some = made(90, [900, 300, 50], None);
+        let unseen = ("readings", "$50.00 of it not measured".to_owned());
+        assert_eq!(open(&some), [unseen.clone()]);
+        some.headline.total.unpriced_millis = 3_600_000;
+        let unpriced = "$900.00 and 1.0 GPU-hours without a price";
+        assert_eq!(open(&some), [("prices", unpriced.to_owned()), unseen]);
+        let none = made(90, [0, 0, 0], None);
+        assert_eq!(open(&none), [("prices", "no price".to_owned())]);
+        assert!(open(&made(90, [900, 300, 0], None)).is_empty());
     }
 
     #[test]
     fn a_month_that_is_over_is_not_so_far_and_has_no_forecast() {
         let over = |hours, costs| {
             let made = made(hours, costs, Some(900));
-            of(&Made {
+            let over = Made {
                 is_over: true,
                 ..made
-            })
+            };
+            of(&over).to_string()
         };
         let whole = "November 2026: $900.00, $300.00 of it wasted";
         assert_eq!(over(90, [900, 300, 0]), whole);

@@ -2,23 +2,26 @@
 
 use gpufleet_analysis::money::ratio;
 
-use super::parts::{Figure, figure};
+use super::parts::{Figure, HOOKS, figure};
 use crate::runs::energy::Drawn;
+use crate::words::Said;
 
 /// Millijoules of a tenth of a kilowatt-hour.
 const TENTH: i128 = 360_000_000;
 
 /// In words, with how much of the time that is behind it.
-pub(super) fn words(drawn: &Result<Drawn, String>) -> Figure {
+pub(super) fn words(drawn: &Result<Drawn, Said>) -> Figure {
     let metered = drawn.as_ref().ok().and_then(|it| {
         let ratio = ratio(it.metered_millis.into(), 1_000, it.held_millis.into());
         ratio.filter(|it| *it < 1_000)
     });
-    let told = drawn.as_ref().map_err(Clone::clone).map(|it| {
+    let told = drawn.as_ref().map_err(ToString::to_string).map(|it| {
         let tenths = ratio(it.millijoules.into(), 1, TENTH).unwrap_or(0);
         format!("{}.{} kWh", tenths / 10, tenths % 10)
     });
+    let open = drawn.as_ref().err().and_then(Said::anchor);
     Figure {
+        anchor: open.unwrap_or(HOOKS),
         small: metered.map(|it| format!("told of {}.{} % of its time", it / 10, it % 10)),
         ..figure(
             "Energy so far",
@@ -48,10 +51,13 @@ mod tests {
         assert_eq!(half.small.as_deref(), Some("told of 50.0 % of its time"));
         assert_eq!(of(45_360_000_000, 1_000_000).small, None);
         let none = of(0, 0);
+        assert_eq!(none.anchor, "readings");
         assert!(
             none.value.is_err_and(|it| it.starts_with("not told")),
             "not 0"
         );
-        assert_eq!(words(&Err("why".to_owned())).value, Err("why".to_owned()));
+        let unheld = words(&Err(Said::open("holders", "why")));
+        assert_eq!(unheld.value, Err("why".to_owned()));
+        assert_eq!(unheld.anchor, "holders");
     }
 }

@@ -25,6 +25,7 @@ use crate::store::{Store, StoreError};
 use crate::view::FleetView;
 use crate::view::changed::{self, Changed, Of};
 use crate::web::Web;
+use crate::words::Said;
 
 /// Ranks whose collectives are added up.
 const LIVE_RANKS: usize = 64;
@@ -49,7 +50,7 @@ pub(super) struct Past {
     pub(super) cost: Cost,
     /// For how long its job held its GPUs in the hours of this attempt, milliseconds, and what these drew; or why
     /// that is not known.
-    pub(super) energy: Result<energy::Drawn, String>,
+    pub(super) energy: Result<energy::Drawn, Said>,
     pub(super) scaling: Efficiency,
     /// None where the store does not answer.
     pub(super) reliability: Option<Reliability>,

@@ -20,8 +20,11 @@ use crate::runs::history::Cut;
 use crate::runs::state::SILENT_AFTER;
 use crate::runs::{Rank, Run, RunKey, State, words};
 use crate::web::Web;
-use crate::words::address;
 use crate::words::text::{self, Name, money, quantity, small_money};
+use crate::words::{Said, address};
+
+/// Most of a sentence about the end that is shown, characters.
+const ENDING_CHARACTERS: usize = 600;
 
 /// Ranks listed.
 const RANKS: usize = 256;
@@ -89,7 +92,7 @@ pub(super) struct RankLine {
 
 /// Why it ended.
 pub(super) struct Ending {
-    pub(super) sentence: String,
+    pub(super) sentence: Said,
     pub(super) evidence: Vec<String>,
     pub(super) looked_at: String,
     pub(super) lost: String,
@@ -388,11 +391,11 @@ pub(super) fn tags_left_out(count: usize) -> Option<String> {
 }
 
 pub(super) fn ending(facts: &EndingFacts, lost: Option<f64>, currency: &str) -> Ending {
-    let harmless = |it: &String| text::harmless(it, 600);
+    let harmless = |it: &String| text::harmless(it, ENDING_CHARACTERS);
     let worth = lost.filter(|_| facts.steps_lost > Some(0));
     let worth = worth.map(|it| format!(", worth {}", small_money(currency, it)));
     Ending {
-        sentence: harmless(&facts.sentence),
+        sentence: facts.said().shown(ENDING_CHARACTERS),
         evidence: facts.evidence.iter().map(harmless).collect(),
         looked_at: facts.looked_at.join(", "),
         lost: match facts.steps_lost {

@@ -5,7 +5,7 @@ use gpufleet_analysis::straggler::{Confidence, Straggler};
 
 use super::{because, of_rank};
 use crate::runs::{Judged, Run};
-use crate::words::{numbers, text};
+use crate::words::{Said, numbers, text};
 
 /// Slow ranks that are told as one: those of one machine that one incident is about, because what they cost is one
 /// sum.
@@ -44,7 +44,7 @@ pub(super) fn together<'a>(
 
 impl Together<'_> {
     /// Which ranks, where, by how much, since when, why, and what that costs in this currency.
-    pub(super) fn words(&self, judged: &Judged, currency: &str) -> String {
+    pub(super) fn words(&self, judged: &Judged, currency: &str) -> Said {
         let mut numbers: Vec<u32> = self.ranks.iter().map(|it| it.rank).collect();
         numbers.sort_unstable();
         let ranks = numbers::rows(&numbers);
@@ -73,11 +73,12 @@ impl Together<'_> {
             true => "probably ",
             false => "",
         };
-        format!(
-            "{who}{at} {take} {ratio} × as long as {their} peers since {} UTC and {probably}{make} the others wait{}.",
-            text::moment(since.unwrap_or(judged.ended_at)),
-            because(self.incident, currency)
-        )
+        let since = text::moment(since.unwrap_or(judged.ended_at));
+        Said::from(format!(
+            "{who}{at} {take} {ratio} × as long as {their} peers since {since} UTC and {probably}{make} the others wait"
+        ))
+        .and(because(self.incident, currency))
+        .and(".")
     }
 }
 
@@ -134,7 +135,7 @@ mod tests {
             ended_at: at.shifted(600_000_000_000),
             step_ns: 1_000_000_000,
         };
-        let told = slow(&run, &[hot], &judged, "EUR");
+        let told = slow(&run, &[hot], &judged, "EUR").to_string();
         let first = format!(
             "Ranks 2, 4–6 on h100-00 take 1.38 to 1.41 × as long as their peers since {} UTC and make the others wait, \
              because of heat; that costs ",
@@ -146,7 +147,7 @@ mod tests {
         let other = " Rank 9 on h100-01 takes 1.20 × as long as its peers since ";
         assert!(told.contains(other), "{told}");
         // Nothing says that they have one price as long as there is no incident.
-        let told = slow(&run, &[], &judged, "EUR");
+        let told = slow(&run, &[], &judged, "EUR").to_string();
         assert!(told.starts_with("Rank 5 on h100-00 takes 1.41"), "{told}");
         assert!(told.ends_with(" And 2 more."), "{told}");
     }

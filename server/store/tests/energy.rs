@@ -155,7 +155,8 @@ both! {
         let drawn = async || {
             let clock: Arc<dyn Clock> = hand.clone();
             let from = (&bench.store, &clock);
-            energies.get(from, (&key, &run), at(3 * HOUR_S)).await
+            let drawn = energies.get(from, (&key, &run), at(3 * HOUR_S)).await;
+            drawn.map_err(|why| why.to_string())
         };
         let why = drawn().await.expect_err("nothing is");
         assert!(why.contains("not in the ledger yet"), "{why}");

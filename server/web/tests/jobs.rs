@@ -31,6 +31,9 @@ pub(super) const RUN: &str = "prod/team/%253Cb%253Ellama/u1/0";
 /// A job of one rank that died of an exception.
 pub(super) const DEAD: &str = "team/dead/u2";
 
+/// A job whose model's name sounds like what pages say of what is not known.
+const SOUNDS_OPEN: &str = "team/sounds/u3";
+
 /// Seconds before the picture at which both began.
 const AGE: i64 = 130;
 
@@ -119,6 +122,7 @@ fn heard(seconds: i64) -> Heard {
 fn began(runs: &Runs, cluster: &Arc<str>, job: &str) {
     let made_of = match job {
         JOB | DEAD => "torch=2.9.1\n",
+        SOUNDS_OPEN => "model=no price\ntorch=2.9.1\n",
         _ => "model=Llama\ntorch=2.9.1\n",
     };
     let about = [(attribute::FINGERPRINT, made_of)];

@@ -37,7 +37,7 @@ async fn who_is_slow_is_not_known_of_a_job_that_tells_no_waits_and_its_page_says
     put_blind(&server, job).await;
     let (_, page) = server.get(&address(job)).await;
     for said in [
-        "Who is slow is not known: no step says what of it is waiting for other ranks",
+        "<a class=\"missing\" href=\"/health#collectives\">Who is slow is not known: no step says what of it is waiting for other ranks",
         "our NCCL plugin, would tell (docs/collectives.md).",
         "All ranks look alike here, because no step says what of it is waiting for other ranks.",
     ] {

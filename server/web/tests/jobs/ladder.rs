@@ -98,6 +98,33 @@ async fn a_ladder_of_simulated_runs_says_so_in_its_title_on_top_and_at_each_run(
 }
 
 #[tokio::test]
+async fn what_a_run_says_of_itself_leads_nowhere_and_what_it_does_not_say_to_the_hooks() {
+    let server = server().await;
+    for job in ["team/one/u1", SOUNDS_OPEN] {
+        put_rung(&server, "lab", job, Origin::Live).await;
+    }
+    let (_, page) = server.get("/clusters/lab/ladders/fp8%20%26%20more").await;
+    let either = ["Llama → no price", "no price → Llama"];
+    let either = either.map(|it| format!("<span class=\"mono\">model: {it}</span>"));
+    assert!(either.iter().any(|it| page.contains(it)), "{page}");
+    let sounds = format!("lab/{SOUNDS_OPEN}/0");
+    let (_, page) = server
+        .get(&format!("/compare?a=lab/team/one/u1/0&b={sounds}"))
+        .await;
+    let told = "<td class=\"mono\">Llama</td><td class=\"mono\">no price</td>";
+    assert!(page.contains(told), "{page}");
+    let (_, page) = server.get(&format!("/compare?a={RUN}&b={sounds}")).await;
+    let untold = "<td class=\"mono\"><a class=\"missing\" href=\"/health#hooks\">not said</a></td>\
+                  <td class=\"mono\">no price</td>";
+    assert!(page.contains(untold), "{page}");
+    // Neither is heard any more: that it is not known whether they run leads to what mends that, and no more of it.
+    let (_, page) = server.get("/jobs").await;
+    let unheard =
+        " ago. <a class=\"missing\" href=\"/health#silent\">Whether it runs is not known.</a></td>";
+    assert_eq!(page.matches(unheard).count(), 2, "{page}");
+}
+
+#[tokio::test]
 async fn who_waits_for_steps_comes_between_the_rungs_of_a_ladder() {
     let server = server().await;
     let (views, is_read) = (Semaphore::new(1), Cell::new(false));
