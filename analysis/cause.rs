@@ -232,7 +232,7 @@ impl Cause {
             Self::PowerCap => "the power cap",
             Self::Clocks => "clocks that are set low",
             Self::Pcie => "a PCIe link below what it was",
-            Self::Nvlink => "an NVLink that is down",
+            Self::Nvlink => "an NVLink that is down or has errors",
             Self::Network => "the network",
             Self::HostCpu => "the host's CPU",
             Self::HostMemory => "the host's memory",

@@ -1,7 +1,8 @@
 //! One GET or POST of the server's API: plain HTTP or TLS, a token, an answer in JSON or why there is
 //! none. A list of ten thousand GPUs is many questions: they take one connection, and answers come packed.
 //!
-//! Limits: [`MAX_BODY_BYTES`], [`DEADLINE`], [`QUIET`].
+//! Limits: [`MAX_BODY_BYTES`], [`DEADLINE`]. A connection is not kept while time passes: networks forget such and tell
+//! nobody, and the server may be another one by then.
 
 use std::cell::Cell;
 use std::io::Read as _;
@@ -31,9 +32,6 @@ use crate::words;
 const MAX_BODY_BYTES: usize = 64 << 20;
 /// How long one answer may take: the server gives up on a report after two minutes.
 const DEADLINE: Duration = Duration::from_secs(130);
-
-/// A connection that is quiet for longer is not used again: networks forget such, and tell nobody.
-const QUIET: Duration = Duration::from_secs(60);
 
 /// A connection to the server, for one question after another.
 type Connection = SendRequest<Full<Bytes>>;
@@ -123,9 +121,7 @@ impl Client {
     /// Lets time pass before the next question: what was waited for is there.
     pub(crate) fn pause(&self, time: Duration) {
         self.waiting.is_over();
-        if time > QUIET {
-            self.kept.take();
-        }
+        self.kept.take();
         // A timer is made inside the runtime, or not at all.
         self.runtime
             .block_on(async { tokio::time::sleep(time).await });
@@ -133,6 +129,7 @@ impl Client {
 
     /// Lets time pass before the same question: what is waited for is not there yet.
     pub(crate) fn wait(&self, time: Duration) {
+        self.kept.take();
         self.runtime
             .block_on(async { self.waiting.until(tokio::time::sleep(time)).await });
     }

@@ -97,16 +97,26 @@ impl Asks {
     pub const fn is_owed(self) -> bool {
         matches!(self, Self::Repair | Self::Reset | Self::Reboot)
     }
+
+    /// When what it asks for was done last: of when the GPU was mended, its node came up, and it answered again.
+    pub fn done_at(
+        self,
+        healed: Option<Timestamp>,
+        booted: Option<Timestamp>,
+        back: Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        match self {
+            Self::Nothing | Self::Look => healed.max(back),
+            Self::Repair | Self::Reset => healed.max(booted),
+            Self::Reboot => healed.max(booted).max(back),
+        }
+    }
 }
 
 impl Xid<'_> {
     /// When it was mended last, whether before it came or after.
     fn mended_at(&self, gpu: &Gpu<'_>) -> Option<Timestamp> {
-        match self.asks {
-            Asks::Nothing | Asks::Look => gpu.healed_at.max(gpu.back_at),
-            Asks::Repair | Asks::Reset => gpu.healed_at.max(gpu.booted_at),
-            Asks::Reboot => gpu.healed_at.max(gpu.booted_at).max(gpu.back_at),
-        }
+        self.asks.done_at(gpu.healed_at, gpu.booted_at, gpu.back_at)
     }
 
     fn is_open(&self, gpu: &Gpu<'_>) -> bool {

@@ -107,7 +107,11 @@ impl LinkWatch {
     pub(super) fn resumed(said: &[&Said]) -> Self {
         let mut watch = Self::default();
         let usual = |name: &str| {
-            let read = said.iter().filter_map(|it| it.reading(name)?.usual);
+            // Findings of earlier builds have the names without PCIe.
+            let old = name.strip_prefix("PCIe ").unwrap_or(name);
+            let read = said
+                .iter()
+                .filter_map(|it| it.reading(name).or(it.reading(old))?.usual);
             let most = read
                 .filter(|it| (0.0..=255.0).contains(it))
                 .fold(0.0, f64::max);

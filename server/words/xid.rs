@@ -3,6 +3,8 @@
 //!
 //! What happened is said of the codes that break a card or its links, after NVIDIA's catalogue of XIDs.
 
+use gpufleet_analysis::health::xid::is_of_nvlink;
+
 /// What each action of the shipped table and each recovery action of the driver asks for; none ends as another does.
 const ACTIONS: [(&str, &str); 12] = [
     (
@@ -66,7 +68,7 @@ const fn happened(code: u32) -> Option<&'static str> {
         48 => "The GPU's memory had an error that could not be corrected",
         62 => "The GPU's internal micro-controller stopped",
         64 => "A row of the GPU's memory could not be remapped",
-        74 | 144..=150 => "An NVLink had an error",
+        code if is_of_nvlink(code) => "An NVLink had an error",
         79 => "The GPU fell off the bus",
         95 => "An error of the GPU's memory could not be contained",
         119 => "The GPU's system processor (GSP) did not answer in time",

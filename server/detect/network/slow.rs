@@ -190,10 +190,20 @@ fn of_gpus(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &LinkContext<'_>) ->
     };
     let of_run = around.run.ranks.iter();
     let of_run = of_run.filter_map(|it| around.gpus.get(&(&**around.cluster, &*it.gpu)));
-    let shown = |seen: &&&GpuSnapshot| cause::of_links(&read_of_gpu(seen, &[]));
-    let told = of_run.filter(|it| is_at_end(it));
-    let told: Vec<_> = told.filter_map(|it| Some((it, shown(&it)?))).collect();
-    let [(seen, (cause, readings))] = &told[..] else {
+    let told: Vec<_> = of_run.filter(|it| is_at_end(it)).collect();
+    let shown = |is_down: bool| {
+        let of = |seen: &&&GpuSnapshot| {
+            let read = read_of_gpu(seen, &[]);
+            let xid = read.xid.filter(|_| !is_down);
+            cause::of_links(&cause::Rank { xid, ..read })
+        };
+        let all = told.iter().filter_map(|it| Some((*it, of(it)?)));
+        all.collect::<Vec<_>>()
+    };
+    // The neighbour of a link that is down has its error too.
+    let down = shown(true);
+    let all = if down.is_empty() { shown(false) } else { down };
+    let [(seen, (cause, readings))] = &all[..] else {
         return LinkEvidence::default();
     };
     LinkEvidence {

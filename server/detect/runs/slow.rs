@@ -14,6 +14,7 @@ use gpufleet_analysis::cause::before::History;
 use gpufleet_analysis::cause::{self, Cause, Looks, Pair, Reading};
 use gpufleet_analysis::health::xid::is_of_nvlink;
 use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::ledger::Reason;
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::robust::median;
@@ -383,19 +384,19 @@ pub(in crate::detect) fn read_of_gpu(own: &GpuSnapshot, peers: &[&GpuSnapshot]) 
 /// The XID that broke a GPU; of one that works the newest of its NVLinks in the last hour. One that was mended since is
 /// none.
 fn xid_of(own: &GpuSnapshot) -> Option<u32> {
-    let is_broken = is_broken(own);
-    let says_why = |it: &&LiveXid| match is_broken {
-        true => it.asks().is_broken(),
+    let by_xid = own.broken.is_some_and(|it| it.0 == Reason::FatalXid);
+    let says_why = |it: &&LiveXid| match is_broken(own) {
+        true => by_xid && it.asks().is_broken(),
         false => {
             let is_late = own.last_point.since(it.at) <= XID_NS;
             is_of_nvlink(it.code) && it.asks().is_owed() && is_late
         }
     };
-    let mended = own.healed_at.max(own.booted_at);
-    let all = own
-        .xids
-        .iter()
-        .filter(|it| mended.is_none_or(|at| at < it.at));
+    let is_over = |it: &LiveXid| {
+        let done = it.asks().done_at(own.healed_at, own.booted_at, own.back_at);
+        done.is_some_and(|at| at >= it.at)
+    };
+    let all = own.xids.iter().filter(|it| !is_over(it));
     let newest = all.filter(says_why).max_by_key(|it| it.at);
     newest.map(|it| it.code)
 }
