@@ -103,7 +103,7 @@ mod tests {
         };
         let mut some = made(90, [900, 300, 50], None);
         let unseen = ("readings", "$50.00 of it not measured".to_owned());
-        assert_eq!(open(&some), [unseen.clone()]);
+        assert_eq!(open(&some), std::slice::from_ref(&unseen));
         some.headline.total.unpriced_millis = 3_600_000;
         let unpriced = "$900.00 and 1.0 GPU-hours without a price";
         assert_eq!(open(&some), [("prices", unpriced.to_owned()), unseen]);
