@@ -18,6 +18,8 @@ mod gmp;
 
 mod promql;
 
+mod shown;
+
 mod source;
 
 use source::{Dashboard, Variables};

@@ -1,8 +1,11 @@
 //! From the source of a dashboard to Grafana's JSON (schema 36: Grafana 9 and newer).
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::source::{Dashboard, Kind, Panel, Query, Variable, Variables};
+use super::{dashboards, none, variables};
 
 /// Grafana's grid.
 const COLUMNS: u32 = 24;
@@ -68,7 +71,29 @@ pub(super) fn incidents(source: &Dashboard) -> String {
     if offers("job") {
         filter.push_str(", job=~\"$job\"");
     }
-    format!("gpufleet_server_incident_open{{{filter}}}")
+    of_one(
+        &format!("gpufleet_server_incident_open{{{filter}}}"),
+        source,
+    )
+}
+
+/// What a choice is called of which one is made at a time. The list of dashboards carries choices from one to the next by
+/// their names: All of another must find none here.
+fn called(name: &str, source: &Dashboard) -> String {
+    let is_one = source.one.iter().any(|it| it == name);
+    let before = if is_one { "one_" } else { "" };
+    format!("{before}{name}")
+}
+
+/// A query with those choices as they are called. What is chosen is asked for as it stands: Grafana escapes only what
+/// may be several, and names of jobs have signs of regular expressions in them.
+fn of_one(query: &str, source: &Dashboard) -> String {
+    source.one.iter().fold(query.to_owned(), |query, name| {
+        let called = called(name, source);
+        query
+            .replace(&format!("=~\"${name}\""), &format!("=\"${called}\""))
+            .replace(&format!("${name}"), &format!("${called}"))
+    })
 }
 
 fn links(source: &Dashboard) -> Vec<Value> {
@@ -163,11 +188,15 @@ fn variable(variable: &Variable, source: &Dashboard) -> Value {
             "current": {"text": ["All"], "value": ["$__all"]},
         });
     }
+    let (name, query) = (
+        called(&variable.name, source),
+        of_one(&variable.query, source),
+    );
     let mut offered = json!({
-        "name": variable.name, "label": variable.label, "type": "query",
+        "name": name, "label": variable.label, "type": "query",
         "datasource": datasource(),
-        "query": {"query": variable.query, "refId": variable.name},
-        "definition": variable.query,
+        "query": {"query": query, "refId": name},
+        "definition": query,
         "refresh": 2, "sort": 7,
         "multi": false, "includeAll": false,
     });
@@ -201,7 +230,7 @@ fn panels(source: &Dashboard, variables: &Variables) -> Vec<Value> {
                 (left, top, tallest) = (0, top + tallest, 0);
             }
             let place = json!({"x": left, "y": top, "w": panel.width, "h": height});
-            list.push(drawn(panel, list.len() + 1, place, variables));
+            list.push(drawn(panel, list.len() + 1, place, (source, variables)));
             left += panel.width;
             tallest = tallest.max(height);
         }
@@ -210,7 +239,7 @@ fn panels(source: &Dashboard, variables: &Variables) -> Vec<Value> {
     list
 }
 
-fn drawn(panel: &Panel, id: usize, place: Value, variables: &Variables) -> Value {
+fn drawn(panel: &Panel, id: usize, place: Value, of: (&Dashboard, &Variables)) -> Value {
     let (kind, options) = match panel.kind {
         Kind::Timeseries => (
             "timeseries",
@@ -228,7 +257,7 @@ fn drawn(panel: &Panel, id: usize, place: Value, variables: &Variables) -> Value
     };
     let empty = panel.may_be_empty.as_ref();
     let empty = empty.map(|it| format!(" Empty {it}.")).unwrap_or_default();
-    let source = if panel.is_of_ledger() {
+    let asked = if panel.is_of_ledger() {
         ledger()
     } else {
         datasource()
@@ -236,8 +265,8 @@ fn drawn(panel: &Panel, id: usize, place: Value, variables: &Variables) -> Value
     let mut drawn = json!({
         "id": id, "type": kind, "title": panel.title,
         "description": format!("{}{empty}", panel.says),
-        "datasource": source, "gridPos": place, "options": options,
-        "targets": targets(panel, variables),
+        "datasource": asked, "gridPos": place, "options": options,
+        "targets": targets(panel, of),
         "fieldConfig": {"defaults": defaults(panel), "overrides": []},
     });
     if panel.kind == Kind::Table {
@@ -252,7 +281,7 @@ fn drawn(panel: &Panel, id: usize, place: Value, variables: &Variables) -> Value
     drawn
 }
 
-fn targets(panel: &Panel, variables: &Variables) -> Vec<Value> {
+fn targets(panel: &Panel, (source, variables): (&Dashboard, &Variables)) -> Vec<Value> {
     let is_now = matches!(panel.kind, Kind::Table | Kind::Bargauge);
     let format = if panel.kind == Kind::Table {
         "table"
@@ -275,7 +304,7 @@ fn targets(panel: &Panel, variables: &Variables) -> Vec<Value> {
             "refId": format!("Q{}", index + 1),
             "datasource": datasource(),
             "editorMode": "code",
-            "expr": expression(&query.expr, variables),
+            "expr": of_one(&expression(&query.expr, variables), source),
             "legendFormat": query.legend,
             "instant": is_now, "range": !is_now, "format": format,
         })
@@ -324,9 +353,58 @@ fn defaults(panel: &Panel) -> Value {
         defaults["links"] =
             json!([{"title": "Look at this incident", "url": url, "targetBlank": true}]);
     } else if let Some(link) = &panel.link {
-        let place = "var-cluster=${__data.fields.cluster}&var-node=${__data.fields.node}";
+        let place = "var-one_cluster=${__data.fields.cluster}&var-one_node=${__data.fields.node}";
         let url = format!("/d/{link}?{place}&${{origin:queryparam}}&${{datasource:queryparam}}");
         defaults["links"] = json!([{"title": "Look at this node", "url": url}]);
     }
     defaults
+}
+
+#[test]
+fn a_dashboard_offers_what_it_asks_by_and_no_choice_of_one_is_called_as_one_of_several_elsewhere() {
+    let variables = variables();
+    let mut kinds: BTreeMap<String, bool> = BTreeMap::new();
+    let mut broken = Vec::new();
+    for (name, source) in dashboards() {
+        let made = dashboard(&source, &variables);
+        let offered = made["templating"]["list"].as_array().expect("choices");
+        let called = |it: &Value| it["name"].as_str().expect("a name").to_owned();
+        let names: Vec<String> = offered.iter().map(called).collect();
+        let text = made.to_string();
+        let is_of_name = |it: char| it.is_ascii_lowercase() || it == '_';
+        let asked = text.split('$').skip(1).map(|it| {
+            let it = it.strip_prefix('{').unwrap_or(it);
+            it.split(|it| !is_of_name(it)).next().unwrap_or_default()
+        });
+        let asked = asked.filter(|it| !it.is_empty() && !it.starts_with("__"));
+        let unknown = asked.filter(|it| !names.iter().any(|name| name == it));
+        broken.extend(unknown.map(|it| format!("{name}: ${it} is not offered")));
+        for choice in offered {
+            let has_all = choice["includeAll"] == true;
+            if *kinds.entry(called(choice)).or_insert(has_all) != has_all {
+                let choice = called(choice);
+                broken.push(format!("{name}: All is carried into or out of ${choice}"));
+            }
+        }
+    }
+    assert_eq!(kinds.get("one_node"), Some(&false));
+    assert_eq!(kinds.get("node"), Some(&true));
+    none("choices are offered, and carried to their like", &broken);
+}
+
+#[test]
+fn a_row_leads_to_a_dashboard_that_takes_its_cluster_and_node() {
+    let all = dashboards();
+    let mut broken = Vec::new();
+    for panel in all.values().flat_map(Dashboard::panels) {
+        let uid = panel.link.as_deref().filter(|it| *it != "incident");
+        let takes = |uid: &str| {
+            let mut there = all.values().filter(|it| it.uid == uid);
+            there.any(|it| it.one == ["cluster", "node"])
+        };
+        if uid.is_some_and(|it| !takes(it)) {
+            broken.push(format!("{}: {uid:?}", panel.title));
+        }
+    }
+    none("rows lead to their node", &broken);
 }

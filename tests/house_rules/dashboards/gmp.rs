@@ -98,7 +98,7 @@ fn choices_legends_and_links_go_by_our_own_labels_there_and_alerts_and_sql_do_no
     for part in [
         "\"label_values(gpufleet_node_uptime_seconds{from=\\\"\\\", origin=~\\\"$origin\\\"}, exported_cluster)\"",
         "\"legendFormat\":\"{{exported_cluster}}\"",
-        "var-cluster=${__data.fields.exported_cluster}&var-node=${__data.fields.node}",
+        "var-one_cluster=${__data.fields.exported_cluster}&var-one_node=${__data.fields.node}",
         "\"textFormat\":\"{{exported_cluster}} {{node}} {{gpu}} {{exported_job}} {{rank}} {{team}}\"",
         "\"textFormat\":\"{{cluster}} {{node}} {{gpu}} {{job}}\"",
     ] {

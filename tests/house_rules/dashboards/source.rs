@@ -39,7 +39,8 @@ pub(super) struct Dashboard {
     pub(super) title: String,
     pub(super) says: String,
     pub(super) variables: Vec<String>,
-    /// Those of them of which one is chosen at a time, and not all: the first, where none is.
+    /// Those of them of which one is chosen at a time, and not all: the first, where none is. Grafana knows them as
+    /// `one_node` and the like; queries here name them as everywhere.
     #[serde(default)]
     pub(super) one: Vec<String>,
     /// How far back it looks, as Grafana writes it.
