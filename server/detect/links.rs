@@ -239,6 +239,9 @@ impl LinkFacts {
 mod tests {
     use std::sync::Arc;
 
+    use gpufleet_analysis::cause::Reading;
+    use gpufleet_analysis::incident::Place;
+    use gpufleet_telemetry::catalog::Unit;
     use gpufleet_telemetry::identity::{Origin, Part, PartKind};
     use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
@@ -349,6 +352,25 @@ mod tests {
         ] {
             let [first, _] = down(model, gpus);
             assert_eq!(first, none(2), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_link_of_an_open_incident_is_held_against_what_that_says_by_the_names_of_its_time() {
+        for (lanes, generation) in [(PCIE_LANES, PCIE_GENERATION), ("lanes", "generation")] {
+            let reading = |name: &str, now: f64, usual: f64| {
+                Reading::new(name, now, Some(usual), Unit::Count)
+            };
+            let said = Said {
+                place: Place::gpu("prod", "node-1", "GPU-prod-node-1-0000"),
+                what: "PCIe at 25 % of its usual rate".to_owned(),
+                since: NOW,
+                seen_at: NOW,
+                readings: vec![reading(lanes, 8.0, 16.0), reading(generation, 4.0, 5.0)],
+            };
+            let mut watch = LinkWatch::resumed(&[&said]);
+            let last = watch.read(&live(0, 8.0, 4.0, 18.0), true, NOW);
+            assert_eq!(last.pcie().map(|it| it.part()), Some(0.25), "{lanes}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! The network under a run of 16 ranks on two nodes, whose GPUs of one place do collectives together.
 
-use gpufleet_telemetry::catalog::{Metric, node};
+use gpufleet_telemetry::catalog::{Metric, gpu, node};
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
 use gpufleet_telemetry::sample::{Missing, Reading as Sample};
@@ -8,7 +8,8 @@ use gpufleet_telemetry::training::attribute;
 
 use super::*;
 use crate::detect::runs::tests::{RUN, Training, WELL, slow};
-use crate::fleet::LiveValue;
+use crate::detect::tests::{is_gpu, set};
+use crate::fleet::{LiveValue, LiveXid};
 use crate::view::fixture::{self, Does};
 
 const USUAL: f64 = 45e9;
@@ -154,6 +155,56 @@ async fn a_slow_link_that_is_measured_no_more_is_not_over_and_what_was_never_mea
     let mut training = self::training(|_, _| {}).await;
     training.ticks(20, |_| WELL, |_| {}).await;
     assert_eq!(training.world.open(), []);
+}
+
+/// Ranks whose communicators are pairs within a node, of which the one of node-1 has half the bandwidth of the others.
+fn a_pair_within_is_slow(rank: u32, live: &mut Live) {
+    if (2..8).contains(&rank) {
+        return;
+    }
+    let part = Part::new(PartKind::Collective, format!("{:016x}/AllReduce", rank / 2));
+    let bandwidth = if rank < 2 { 0.5 * USUAL } else { USUAL };
+    put(live, &training::COLLECTIVE_CALLS, &part, Ok(1e6));
+    put(live, &training::COLLECTIVE_TRAFFIC, &part, Ok(64e12));
+    put(
+        live,
+        &training::COLLECTIVE_BUS_BANDWIDTH,
+        &part,
+        Ok(bandwidth),
+    );
+}
+
+#[tokio::test]
+async fn of_gpus_within_a_node_the_one_is_named_whose_link_is_down_before_one_whose_link_had_an_error()
+ {
+    for (up, named, shown) in [(16.0, 1, ("NVLinks up", 16.0)), (18.0, 0, ("XID", 74.0))] {
+        let mut training = training(a_pair_within_is_slow).await;
+        let reads = |up: f64| {
+            move |live: &mut Live| {
+                if is_gpu(live, "node-1", 1) {
+                    set(live, &gpu::NVLINKS_ACTIVE, up);
+                } else if is_gpu(live, "node-1", 0) {
+                    let told = LiveXid::new(fixture::NOW, 74, "nvlink", Severity::Error, "");
+                    live.told.xids = vec![told];
+                }
+            }
+        };
+        training.ticks(3, |_| WELL, reads(18.0)).await;
+        training.ticks(12, |_| WELL, reads(up)).await;
+        let open = training.world.open();
+        let of_link = open.iter().flat_map(|it| &it.evidence);
+        let what = "its links within the node are slower than their like";
+        let of_link: Vec<_> = of_link.filter(|it| it.what == what).collect();
+        assert_eq!(of_link.len(), 1, "{open:#?}");
+        let place = Place::gpu("prod", "node-1", &format!("GPU-prod-node-1-{named:04}"));
+        assert_eq!(
+            (&of_link[0].place, of_link[0].cause),
+            (&place, Cause::Nvlink)
+        );
+        let mut readings = of_link[0].readings.iter();
+        let is_shown = readings.any(|it| (&*it.name, it.value) == shown);
+        assert!(is_shown, "{shown:?}: {:?}", of_link[0].readings);
+    }
 }
 
 /// The run's fingerprint says so of NCCL.

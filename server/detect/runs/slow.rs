@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use gpufleet_analysis::cause::before::History;
 use gpufleet_analysis::cause::{self, Cause, Looks, Pair, Reading};
-use gpufleet_analysis::health::xid::is_of_nvlink;
+use gpufleet_analysis::health::xid::{Asks, is_of_nvlink};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::ledger::Reason;
 use gpufleet_analysis::lost::Losing;
@@ -381,13 +381,16 @@ pub(in crate::detect) fn read_of_gpu(own: &GpuSnapshot, peers: &[&GpuSnapshot]) 
     }
 }
 
-/// The XID that broke a GPU; of one that works the newest of its NVLinks in the last hour. One that was mended since is
-/// none.
+/// The XID that broke a GPU, where one did; of one that works the newest of its NVLinks in the last hour. One that was
+/// mended since is none.
 fn xid_of(own: &GpuSnapshot) -> Option<u32> {
-    let by_xid = own.broken.is_some_and(|it| it.0 == Reason::FatalXid);
-    let says_why = |it: &&LiveXid| match is_broken(own) {
-        true => by_xid && it.asks().is_broken(),
-        false => {
+    let says_why = |it: &&LiveXid| match (is_broken(own), own.broken) {
+        (true, Some((Reason::FatalXid, since))) => it.asks().is_broken() && it.at >= since,
+        // It fell off the bus, and then was not there.
+        (true, Some((Reason::DeviceLost, _))) => it.asks() == Asks::Reboot,
+        // Hung, or the driver asks for something: an XID of before is another trouble.
+        (true, _) => false,
+        (false, _) => {
             let is_late = own.last_point.since(it.at) <= XID_NS;
             is_of_nvlink(it.code) && it.asks().is_owed() && is_late
         }

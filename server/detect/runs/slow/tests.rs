@@ -1,16 +1,25 @@
 //! How surely the ranks of a node are told, what is known of ranks without a GPU, and what the links of a rank's GPU say.
 
+use std::sync::Arc;
+
+use gpufleet_analysis::ledger::State as GpuState;
 use gpufleet_analysis::straggler::Verdict;
+use gpufleet_telemetry::catalog::gpu;
+use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
-use gpufleet_telemetry::catalog::gpu;
-
 use super::*;
+use crate::config::Config;
+use crate::detect::before::Before;
+use crate::detect::gather::{Watches, gather};
+use crate::detect::prices::Prices;
 use crate::detect::runs::snapshot::Machine;
 use crate::detect::runs::tests::{Training, WELL, slow as slow_rank};
 use crate::detect::tests::{is_gpu, set};
-use crate::fleet::Live;
-use crate::view::fixture::NOW;
+use crate::fleet::{Fleet, Live};
+use crate::money::Terms;
+use crate::money::terms::Sources;
+use crate::view::fixture::{self, NOW};
 
 #[test]
 fn the_ranks_of_a_node_are_told_as_surely_as_the_surest_of_them() {
@@ -145,6 +154,60 @@ fn pcie(live: &mut Live, is_wrong: bool) {
 fn xid(live: &mut Live, is_wrong: bool) {
     let told = || LiveXid::new(NOW, 74, "nvlink", Severity::Error, "");
     live.told.xids = is_wrong.then(told).into_iter().collect();
+}
+
+/// A GPU as the detectors see it.
+fn seen() -> GpuSnapshot {
+    let config = Config::for_tests();
+    let fleet = Fleet::new(config.fleet.clone());
+    let works = fixture::Does::Work;
+    fleet.put_for_tests(fixture::gpu("prod", "node-1", 5, works, Origin::Live));
+    let terms = Terms::of(Sources::of(&config));
+    let mut prices = Prices::at(Arc::new(terms), NOW);
+    let mut watches = Watches::default();
+    let kept = (&mut watches, &Before::default());
+    let (mut all, _) = gather(&fleet, kept, &mut prices, NOW);
+    all.pop().expect("it is there")
+}
+
+#[test]
+fn the_xid_of_a_gpu_is_the_one_that_broke_it_or_else_an_nvlinks_where_it_was_not_mended_since() {
+    let at = |seconds: i64| NOW.shifted(seconds * NANOS_PER_SECOND);
+    let xid = |seconds: i64, code: u32, action: &str| {
+        LiveXid::new(at(seconds), code, action, Severity::Error, "")
+    };
+    let (fell, reset, link) = (
+        xid(-60, 79, "reboot_node"),
+        xid(-60, 119, "reset_gpu"),
+        xid(-50, 74, "nvlink"),
+    );
+    let old = xid(-3_000, 48, "reset_gpu");
+    let (fatal, lost) = (Reason::FatalXid, Reason::DeviceLost);
+    let hung = Reason::DriverHang;
+    let back = Some(at(-55));
+    for (xids, broken, back_at, expected) in [
+        (vec![&old, &fell, &link], Some((fatal, -60)), None, Some(79)),
+        (vec![&old, &fell], Some((fatal, -60)), back, None),
+        (vec![&old, &reset], Some((fatal, -60)), back, Some(119)),
+        // One of before is not what broke it, and nor is any where something else did.
+        (vec![&old, &link], Some((fatal, -60)), None, None),
+        (vec![&old, &fell], Some((lost, -40)), None, Some(79)),
+        (vec![&old, &reset], Some((lost, -40)), None, None),
+        (vec![&old, &fell, &link], Some((hung, -3_600)), None, None),
+        (vec![&old, &fell, &link], None, back, Some(74)),
+        (vec![&old, &fell], None, None, None),
+    ] {
+        let codes: Vec<u32> = xids.iter().map(|it| it.code).collect();
+        let mut own = seen();
+        own.status.state = match broken {
+            Some(_) => GpuState::Unhealthy,
+            None => GpuState::ActiveUnrated,
+        };
+        own.broken = broken.map(|(reason, since)| (reason, at(since)));
+        own.xids = xids.into_iter().cloned().collect();
+        (own.healed_at, own.booted_at, own.back_at) = (None, Some(at(-86_400)), back_at);
+        assert_eq!(xid_of(&own), expected, "{codes:?} {broken:?} {back_at:?}");
+    }
 }
 
 /// Has a GPU read well, or as it is where something is wrong.
