@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use gpufleet_telemetry::time::Clock;
 use tokio::sync::{Semaphore, watch};
 
@@ -90,6 +91,32 @@ where
         Some(Arc::clone(answer))
     }
 
+    /// As [`Self::get`], where nobody waits for an answer while the last one is younger than `age`: that is given
+    /// meanwhile, and also where the next one could not be made.
+    ///
+    /// # Errors
+    /// As [`Self::get`], where the last one is older.
+    ///
+    /// # Panics
+    /// As [`Self::get`].
+    pub async fn get_standing<F>(
+        &self,
+        asked: K,
+        clock: &Arc<dyn Clock>,
+        age: Duration,
+        make: F,
+    ) -> Made<T, E>
+    where
+        F: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let last = self.last_within(&asked, clock, age);
+        let made = self.get(asked, clock, make);
+        match last {
+            Some(last) => Ok(made.now_or_never().and_then(Result::ok).unwrap_or(last)),
+            None => made.await,
+        }
+    }
+
     /// The answer that is fresh or being made, else what `make` comes to.
     ///
     /// # Errors
@@ -168,7 +195,6 @@ impl<K: Ord + Clone, T, E> Shared<K, T, E> {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use futures::FutureExt;
     use gpufleet_telemetry::time::Timestamp;
     use tokio::sync::{mpsc, oneshot};
 

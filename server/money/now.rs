@@ -10,7 +10,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::owner::{Holder, Payer, idle};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
@@ -158,12 +157,8 @@ pub async fn walked(
     let making =
         async move { Ok(apart(move || now((&fleet, &inventory), &terms, &asked, moment)).await) };
     let snapshots = &app.money.snapshots.0;
-    let last = snapshots.last_within(&grant.cluster, &app.clock, STANDS_FOR);
-    let made = snapshots.get(grant.cluster.clone(), &app.clock, making);
-    let Ok(found) = match last {
-        Some(last) => made.now_or_never().unwrap_or(Ok(last)),
-        None => made.await,
-    };
+    let made = snapshots.get_standing(grant.cluster.clone(), &app.clock, STANDS_FOR, making);
+    let Ok(found) = made.await;
     found
 }
 

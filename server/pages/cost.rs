@@ -13,7 +13,6 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use futures::FutureExt as _;
 use gpufleet_analysis::chargeback::commitments::Commitments;
 use gpufleet_analysis::chargeback::spot::Outcome;
 use gpufleet_analysis::chargeback::view::{By, Group, Headline};
@@ -253,12 +252,7 @@ async fn kept(
 ) -> Result<Arc<Made>, Arc<str>> {
     let making = make(web.app.store.clone(), Arc::clone(terms), scope.clone(), at);
     let (months, clock) = (&web.months.0, &web.app.clock);
-    let last = months.last_within(&scope, clock, STANDS_FOR);
-    let made = months.get(scope, clock, making);
-    match last {
-        Some(last) => Ok(made.now_or_never().and_then(Result::ok).unwrap_or(last)),
-        None => made.await,
-    }
+    months.get_standing(scope, clock, STANDS_FOR, making).await
 }
 
 /// That a month could not be made.
