@@ -108,6 +108,10 @@ pub const CALLED: &[(&str, &str)] = &[
         "nvmlGpmSampleAlloc",
         "The two samples that a GPM metric is the difference of.",
     ),
+    (
+        "nvmlGpmSampleFree",
+        "Lets go of them where the GPU is opened anew or a MIG instance is gone.",
+    ),
     ("nvmlGpmSampleGet", "Takes a GPU's sample."),
     ("nvmlGpmMigSampleGet", "Takes a MIG instance's sample."),
     ("nvmlGpmMetricsGet", "Works the metrics out of two samples."),

@@ -68,6 +68,7 @@ functions! {
     EventSetWait = "nvmlEventSetWait_v2";
     GpmSupport = "nvmlGpmQueryDeviceSupport";
     GpmSampleAlloc = "nvmlGpmSampleAlloc";
+    GpmSampleFree = "nvmlGpmSampleFree";
     GpmSampleGet = "nvmlGpmSampleGet";
     GpmMigSampleGet = "nvmlGpmMigSampleGet";
     GpmMetricsGet = "nvmlGpmMetricsGet";
