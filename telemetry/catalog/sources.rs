@@ -103,6 +103,10 @@ pub const CALLED: &[(&str, &str)] = &[
         "nvmlEventSetWait_v2",
         "Waits for XIDs in a thread of its own.",
     ),
+    (
+        "nvmlEventSetFree",
+        "Lets go of a set that may not be waited on any more.",
+    ),
     ("nvmlGpmQueryDeviceSupport", "Whether the GPU has GPM."),
     (
         "nvmlGpmSampleAlloc",

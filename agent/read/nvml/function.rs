@@ -66,6 +66,7 @@ functions! {
     RegisterEvents = "nvmlDeviceRegisterEvents";
     EventSetCreate = "nvmlEventSetCreate";
     EventSetWait = "nvmlEventSetWait_v2";
+    EventSetFree = "nvmlEventSetFree";
     GpmSupport = "nvmlGpmQueryDeviceSupport";
     GpmSampleAlloc = "nvmlGpmSampleAlloc";
     GpmSampleFree = "nvmlGpmSampleFree";
