@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::incident::Incident;
-use gpufleet_analysis::owner::Payer;
+use gpufleet_analysis::owner::{Holder, Owners, Payer};
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
@@ -140,6 +140,7 @@ pub(crate) struct Look<'a> {
     pub(crate) specs: &'a Specs,
     pub(crate) found: &'a MoneySnapshot,
     pub(crate) targets: &'a Targets,
+    pub(crate) owners: &'a Owners,
     pub(crate) open: &'a [Incident],
     /// What runs that ended reached of MFU; none where it is not worked out yet.
     pub(crate) reached: Option<&'a Reached>,
@@ -198,6 +199,7 @@ async fn make(
         specs,
         found: &found,
         targets: &terms.targets,
+        owners: &terms.owners,
         open: &open,
         reached: saved.map(|it| &it.reached),
         is_sized: saved.is_some(),
@@ -294,11 +296,35 @@ impl Look<'_> {
         self.found.gpu(cluster, gpu).map(|it| &it.payer)
     }
 
-    /// Who pays for a run: who pays for the first of its GPUs that is known.
+    /// Who pays for a run that has its GPUs: who pays for the first of them that is known.
     pub(crate) fn owner_of_run(&self, key: &RunKey) -> Option<&Payer> {
         let gpus = self.app.fleet.runs().gpus(key);
         gpus.iter()
             .find_map(|it| self.owner_of_gpu(&key.cluster, it))
+    }
+
+    /// Who paid for a run that ended: who pays for a GPU that is still told to be held by its job, else the team that
+    /// a rule knows of its namespace. Whoever has its GPUs now had no part in it.
+    pub(crate) fn owner_of_ended(&self, key: &RunKey, ended: Timestamp) -> Option<Payer> {
+        let job = &key.run.job;
+        let gpus = self.app.fleet.runs().gpus(key);
+        let mut known = gpus
+            .iter()
+            .filter_map(|it| self.found.gpu(&key.cluster, it));
+        let still = known.find(|it| {
+            Holder::told_by(&it.resource).is_some_and(|holder| holder.is_called(&job.name))
+        });
+        if let Some(gpu) = still {
+            return Some(gpu.payer.clone());
+        }
+        let holder = Holder {
+            name: job.name.clone(),
+            namespace: job.namespace.clone(),
+            job: job.name.clone(),
+            ..Holder::default()
+        };
+        let payer = self.owners.payer(&holder, ended.millis());
+        (payer != Payer::Unowned).then_some(payer)
     }
 }
 

@@ -261,6 +261,7 @@ async fn lost(look: &Look<'_>, attempt: &KnownRun) -> Loss {
 fn of_job(look: &Look<'_>, attempts: &[&KnownRun], losses: &[Loss]) -> Option<Waste> {
     let last = attempts.iter().max_by_key(|it| it.facts.ended)?;
     let ending = last.facts.ending.as_ref()?;
+    let ended = last.facts.ended.unwrap_or(look.at);
     let gpu_s: f64 = losses.iter().filter_map(|it| it.gpu_s).sum();
     let cost = known_cost(losses);
     let gpus = losses.iter().map(|it| it.gpus).max().unwrap_or(0);
@@ -277,6 +278,7 @@ fn of_job(look: &Look<'_>, attempts: &[&KnownRun], losses: &[Loss]) -> Option<Wa
         day_cost: cost,
         unpriced: if cost.is_none() { gpus } else { 0 },
         since: last.facts.ended,
+        owner: owner(look.owner_of_ended(&last.key, ended).as_ref()),
         action: action(ending.cause()).to_owned(),
         status: "over".to_owned(),
         ..of_run(look, &last.key, gpus)
@@ -328,7 +330,7 @@ fn of_run(look: &Look<'_>, key: &RunKey, gpus: usize) -> Waste {
 const fn action(cause: Option<Cause>) -> &'static str {
     match cause {
         Some(Cause::NodeLost) => "Look at the node; save checkpoints more often if it stays so.",
-        Some(Cause::GpuFault) => "Drain the GPU that failed before the job lands there again.",
+        Some(Cause::GpuFault) => "Drain the failed GPU, so that the job is not put on it again.",
         Some(Cause::HostOutOfMemory) => "Give the pod more memory, or the loader fewer workers.",
         Some(Cause::Preempted) => "Save checkpoints more often, or take capacity that stays.",
         Some(Cause::Evicted) => "Look why the pod was thrown out: limits, priority, a drain.",
