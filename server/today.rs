@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::incident::Incident;
-use gpufleet_analysis::owner::{Holder, Owners, Payer};
+use gpufleet_analysis::owner::{Owners, Payer};
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
@@ -301,30 +301,6 @@ impl Look<'_> {
         let gpus = self.app.fleet.runs().gpus(key);
         gpus.iter()
             .find_map(|it| self.owner_of_gpu(&key.cluster, it))
-    }
-
-    /// Who paid for a run that ended: who pays for a GPU that is still told to be held by its job, else the team that
-    /// a rule knows of its namespace. Whoever has its GPUs now had no part in it.
-    pub(crate) fn owner_of_ended(&self, key: &RunKey, ended: Timestamp) -> Option<Payer> {
-        let job = &key.run.job;
-        let gpus = self.app.fleet.runs().gpus(key);
-        let mut known = gpus
-            .iter()
-            .filter_map(|it| self.found.gpu(&key.cluster, it));
-        let still = known.find(|it| {
-            Holder::told_by(&it.resource).is_some_and(|holder| holder.is_called(&job.name))
-        });
-        if let Some(gpu) = still {
-            return Some(gpu.payer.clone());
-        }
-        let holder = Holder {
-            name: job.name.clone(),
-            namespace: job.namespace.clone(),
-            job: job.name.clone(),
-            ..Holder::default()
-        };
-        let payer = self.owners.payer(&holder, ended.millis());
-        (payer != Payer::Unowned).then_some(payer)
     }
 }
 
