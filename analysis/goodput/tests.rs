@@ -238,6 +238,7 @@ proptest! {
                 first_step_at: (first > 50).then(|| at(first)),
                 last_step_at: (last > 50).then(|| at(last)),
                 was_disrupted,
+                steps_lost: was_disrupted.then_some(unseen),
                 steps: raw
                     .into_iter()
                     .map(|(step, wall, wait)| Step {

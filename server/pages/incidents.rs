@@ -329,8 +329,8 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp, currency: &str) ->
         address: format!("/incidents/{}", incident.id),
         place: Name::sentence(&place_words(&incident.place_and_run(), view)),
         place_address: address::place(&incident.place),
-        what: Name::sentence(&incident.what),
-        cause: incident.cause.is_known().then(|| incident.cause.words()),
+        what: Name::sentence(&words::incident::what(incident)),
+        cause: words::incident::cause(incident),
         costs: costs(incident, currency),
         lost: lost(incident, currency),
         since: Moment {
