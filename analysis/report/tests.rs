@@ -419,7 +419,7 @@ fn goodput_and_mfu_of_a_team_are_those_of_its_runs_and_say_how_much_is_behind_th
             .lines()
             .any(|it| it.starts_with("science,") && it.contains(",2,0.8,"))
     );
-    assert!(html(&report).contains("80.0 % of "));
+    assert!(html(&report).contains("80.0 % (known for "));
 }
 
 #[test]
