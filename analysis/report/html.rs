@@ -343,14 +343,24 @@ fn use_row(it: &efficiency::Use) -> Row {
         words: vec![or_dash(&it.payer)],
         numbers: vec![
             hours(it.total.gpu_millis),
-            percent(it.active_millionths, 1_000_000),
+            it.active_millionths
+                .map_or("not measured".to_owned(), |it| percent(it, 1_000_000)),
             it.cost_per_useful_hour.map_or("–".to_owned(), money),
-            money(it.waste.cost),
+            priced(&it.waste),
             it.inefficiency.map_or("–".to_owned(), money),
             mean(&it.training, &it.training.goodput),
             mean(&it.training, &it.training.mfu),
         ],
         is_bad: false,
+    }
+}
+
+/// What time cost; at least so much where some of it has no price.
+fn priced(sum: &Sum) -> String {
+    match sum.unpriced_millis {
+        0 => money(sum.cost),
+        unpriced if unpriced >= sum.gpu_millis => "no price".to_owned(),
+        _ => format!("≥ {}", money(sum.cost)),
     }
 }
 
@@ -378,7 +388,7 @@ fn waste_row(it: &efficiency::Waste) -> Row {
             or_dash(&it.job),
             it.state.name().replace('_', " "),
         ],
-        numbers: vec![hours(it.sum.gpu_millis), money(it.sum.cost)],
+        numbers: vec![hours(it.sum.gpu_millis), priced(&it.sum)],
         is_bad: false,
     }
 }
