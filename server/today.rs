@@ -182,7 +182,7 @@ async fn make(
     grant: &Grant,
     saved: Option<&Savings>,
 ) -> Today {
-    let past = changes::read(&app.store, grant, view.at).await;
+    let past = changes::read(app, grant, view.at).await;
     let past_failed = past.is_err();
     let past = past.unwrap_or_else(|error| {
         tracing::error!(%error, "what happened in the last day cannot be read");
