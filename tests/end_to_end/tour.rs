@@ -36,7 +36,7 @@ const TOUR: [(&str, &[&str]); 4] = [
             "A DAY KIND WHERE OWNER WHAT TO DO",
             "{money} free cluster demo platform 40 GPUs on 6 nodes that nobody {more} Give them to who waits for GPUs, {more}",
             "{money} broken GPU 3 of demo-node-2 foundation-models XID 79, the GPU fell off the bus Drain the node and reboot it.",
-            "{money} failed run llama-70b-pretrain {owner} {number} attempt{s} broke off in the last {more} Drain the failed GPU, so that the {more}",
+            "{money} failed run llama-70b-pretrain foundation-models {number} attempt{s} broke off in the last {more} Drain the failed GPU, so that the {more}",
         ],
     ),
     (

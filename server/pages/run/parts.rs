@@ -1,7 +1,5 @@
 //! The parts of the job page: figures, the map of ranks and time, bars, the ending.
 
-use std::sync::Arc;
-
 use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::goodput::{Category, Goodput};
 use gpufleet_analysis::scaling::Efficiency;
@@ -16,8 +14,7 @@ use crate::runs::heat::{self, COLUMNS};
 use crate::runs::history::Cut;
 use crate::runs::{Run, RunKey, State, words};
 use crate::web::Web;
-use crate::words::Said;
-use crate::words::text::{self, Name, money, quantity, small_money};
+use crate::words::text::{self, money, quantity, small_money};
 
 /// Most of a sentence about the end that is shown, characters.
 const ENDING_CHARACTERS: usize = 600;
