@@ -134,7 +134,7 @@ pub(super) async fn of_node(
         cluster: &part.name,
         ids: Some(ids.chain([Arc::clone(&node.name)]).collect()),
     };
-    let changed = changed::changed(app, view, &of, strip::span(end).0).await;
+    let changed = changed::changed(app, view, &of, strip::span(end)).await;
     let past = Past {
         end,
         hours,
@@ -162,7 +162,7 @@ async fn of_cluster(web: &Web, view: &Arc<FleetView>, part: &ClusterView) -> Day
             cluster: &cluster,
             ids: None,
         };
-        let changed = changed::changed(&app, &view, &of, strip::span(end).0).await;
+        let changed = changed::changed(&app, &view, &of, strip::span(end)).await;
         Ok(Past {
             end,
             hours,

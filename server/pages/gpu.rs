@@ -200,12 +200,15 @@ pub async fn show(
     let place = Place::gpu(&live.key.cluster, &live.node, &live.key.id);
     let incidents = Beside::of_place(&web, &frame, &view, &place);
     let day = strip::span(end);
-    let since = day.0.min(drawn.minutes.start.start());
+    let time = (
+        day.0.min(drawn.minutes.start.start()),
+        day.1.max(drawn.minutes.end.start()),
+    );
     let of = Of {
         cluster: &live.key.cluster,
         ids: Some([&live.node, &live.key.id].map(Arc::clone).into()),
     };
-    let changed = changed::changed(&web.app, &view, &of, since).await;
+    let changed = changed::changed(&web.app, &view, &of, time).await;
     let mut page = page(frame, &web.specs, &live, shares, &past, &drawn);
     page.strip.marks = marks::marks(&changed, day, page.strip.width);
     page.series_marks = marks::of_curves(&changed, &drawn.minutes);
