@@ -6,7 +6,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::Store;
 use super::aside::{Place, Unreadable};
-use super::database::{Column, Row, Transaction, Value};
+use super::database::{Column, Database, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{EventFilter, EventPage, EventPlace, StoredEvent};
 use super::subjects::agent;
@@ -45,9 +45,7 @@ impl Store {
             conditions += &format!(" AND {at_ms} <= ${at} AND ({at_ms} < ${at} OR e.id < ${id})");
         }
         let sql = newest(&conditions, filter, limit);
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(&sql, &values).await;
-        drop(transaction);
+        let rows = self.ask(&sql, &values).await;
         let mut bad = Vec::new();
         let page = page(&rows.doing("reading events")?, limit, &mut bad)?;
         self.set_aside(&bad).await?;
@@ -65,9 +63,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<StoredEvent>, StoreError> {
         let limit = limit.clamp(1, MAX_EVENTS);
-        let mut transaction = self.read().await?;
-        let rows = each(&mut transaction, "", &self.0.lease, filters, limit).await;
-        drop(transaction);
+        let rows = each(&self.0.database, "", &self.0.lease, filters, limit).await;
         let (mut found, mut bad) = (Vec::new(), Vec::new());
         for row in &rows.doing("reading events")? {
             found.extend(read(row, &mut bad)?);
@@ -80,7 +76,7 @@ impl Store {
 /// The rows of [`Store::events_of_each`]; a test has the statement explained. Each has an arm of its own, which goes by
 /// the index of resources or of kinds: of several in one condition SQLite walks through all events by time.
 pub(super) async fn each(
-    transaction: &mut Transaction,
+    database: &Database,
     explain: &str,
     lease: &str,
     filters: &[EventFilter],
@@ -97,7 +93,7 @@ pub(super) async fn each(
         arms.push(format!("SELECT * FROM ({newest}) a{number}"));
     }
     let sql = format!("{explain}{}", arms.join(" UNION ALL "));
-    transaction.fetch(&sql, &values).await
+    database.ask(&sql, &values).await
 }
 
 /// The newest events of these conditions of a filter.

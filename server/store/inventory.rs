@@ -170,9 +170,7 @@ impl Store {
             Value::Int(from.millis()),
             Value::Int(until.millis()),
         ];
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(&sql, &values).await;
-        drop(transaction);
+        let rows = self.ask(&sql, &values).await;
         let mut found = Vec::new();
         for row in rows.doing(doing)? {
             let int = |index: usize| row.int(index).doing(doing);
@@ -221,9 +219,7 @@ impl Store {
             Value::Text(cluster),
             Value::Int(since.millis()),
         ];
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(&sql, &values).await;
-        drop(transaction);
+        let rows = self.ask(&sql, &values).await;
         let mut found = Vec::new();
         for row in rows.doing(doing)? {
             match serde_json::from_slice(row.bytes(1).doing(doing)?) {
@@ -259,8 +255,7 @@ impl Store {
             Value::Int(since.millis()),
             Value::Int(until.map_or(i64::MAX, Timestamp::millis)),
         ];
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(&sql, &values).await;
+        let rows = self.ask(&sql, &values).await;
         let mut found = Vec::new();
         for row in rows.doing(doing)? {
             found.push(Change {
