@@ -76,32 +76,30 @@ pub struct Change {
 /// When the database refuses.
 pub(super) async fn read(store: &Store, grant: &Grant, now: Timestamp) -> Result<Past, StoreError> {
     let from = now.shifted(-DAY_NS);
-    let filter = RunFilter {
+    let runs = RunFilter {
         cluster: grant.cluster.clone(),
         heard_since: Some(from),
         only_interrupted: true,
         ..RunFilter::default()
     };
     let broke_off = |it: KnownRun| it.facts.ended.is_some_and(|at| at >= from).then_some(it);
-    let failed = store.made_of_runs(&filter, None, MAX_RUNS, broke_off);
-    let (failed, _) = failed.await?;
-    let filter = IncidentFilter {
+    let incidents = IncidentFilter {
         cluster: grant.cluster.clone(),
         state: Some(State::Resolved),
         resolved_since: Some(from),
         ..IncidentFilter::default()
     };
-    let (over, _) = store.incidents(&filter, None, MAX_INCIDENTS).await?;
-    let mut events = Vec::new();
-    for kind in KINDS {
-        let filter = EventFilter {
-            cluster: grant.cluster.clone(),
-            kind: Some(kind),
-            from: Some(from),
-            ..EventFilter::default()
-        };
-        events.extend(store.events(&filter, None, MAX_EVENTS).await?.events);
-    }
+    let kinds = KINDS.map(|kind| EventFilter {
+        cluster: grant.cluster.clone(),
+        kind: Some(kind),
+        from: Some(from),
+        ..EventFilter::default()
+    });
+    let ((failed, _), (over, _), events) = tokio::try_join!(
+        store.made_of_runs(&runs, None, MAX_RUNS, broke_off),
+        store.incidents(&incidents, None, MAX_INCIDENTS),
+        store.events_of_each(&kinds, MAX_EVENTS),
+    )?;
     Ok(Past {
         failed,
         over,
