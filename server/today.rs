@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::incident::Incident;
-use gpufleet_analysis::owner::Payer;
+use gpufleet_analysis::owner::{Owners, Payer};
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
@@ -140,6 +140,7 @@ pub(crate) struct Look<'a> {
     pub(crate) specs: &'a Specs,
     pub(crate) found: &'a MoneySnapshot,
     pub(crate) targets: &'a Targets,
+    pub(crate) owners: &'a Owners,
     pub(crate) open: &'a [Incident],
     /// What runs that ended reached of MFU; none where it is not worked out yet.
     pub(crate) reached: Option<&'a Reached>,
@@ -181,7 +182,7 @@ async fn make(
     grant: &Grant,
     saved: Option<&Savings>,
 ) -> Today {
-    let past = changes::read(&app.store, grant, view.at).await;
+    let past = changes::read(app, grant, view.at).await;
     let past_failed = past.is_err();
     let past = past.unwrap_or_else(|error| {
         tracing::error!(%error, "what happened in the last day cannot be read");
@@ -198,6 +199,7 @@ async fn make(
         specs,
         found: &found,
         targets: &terms.targets,
+        owners: &terms.owners,
         open: &open,
         reached: saved.map(|it| &it.reached),
         is_sized: saved.is_some(),
@@ -294,7 +296,7 @@ impl Look<'_> {
         self.found.gpu(cluster, gpu).map(|it| &it.payer)
     }
 
-    /// Who pays for a run: who pays for the first of its GPUs that is known.
+    /// Who pays for a run that has its GPUs: who pays for the first of them that is known.
     pub(crate) fn owner_of_run(&self, key: &RunKey) -> Option<&Payer> {
         let gpus = self.app.fleet.runs().gpus(key);
         gpus.iter()

@@ -35,8 +35,8 @@ const TOUR: [(&str, &[&str]); 4] = [
             "64 GPUs: {states}; {money} a day of {money} goes to waste; {number} incident{s} open on {number} node{s}",
             "A DAY KIND WHERE OWNER WHAT TO DO",
             "{money} free cluster demo platform 40 GPUs on 6 nodes that nobody {more} Give them to who waits for GPUs, {more}",
-            "{money} broken GPU 3 of demo-node-2 foundation-models XID 79, because of a broken GPU Drain the node, reboot",
-            "{money} failed run llama-70b-pretrain {owner} {number} attempt{s} broke off in the last {more} Drain the GPU that failed before {more}",
+            "{money} broken GPU 3 of demo-node-2 foundation-models XID 79, the GPU fell off the bus Drain the node and reboot it.",
+            "{money} failed run llama-70b-pretrain {owner} {number} attempt{s} broke off in the last {more} Drain the failed GPU, so that the {more}",
         ],
     ),
     (
@@ -64,7 +64,7 @@ const FILE: &str = "cat slack.toml";
 const JOB: &str = "llama-70b-pretrain";
 
 /// What the tour says that Slack is told.
-const SLACK: &str = "🔴 ERROR: XID 79: GPU 3 of demo-node-2 (demo) costs {money}/h";
+const SLACK: &str = "🔴 ERROR: XID 79, the GPU fell off the bus: GPU 3 of demo-node-2 (demo) costs {money}/h";
 
 /// A text with one space wherever it has several.
 fn narrow(text: &str) -> String {
