@@ -169,7 +169,7 @@ pub async fn show(
     let asked = start..end;
     let changed = async {
         let view = web.views.get(&web.app).await;
-        let changed = gather::changed(&web, &view, (&key, &run), start).await;
+        let changed = gather::changed(&web, &view, (&key, &run), &asked).await;
         (view, changed)
     };
     let (mut past, (view, changed)) = tokio::join!(

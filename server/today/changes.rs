@@ -112,37 +112,38 @@ pub struct Change {
 pub(super) async fn read(app: &App, grant: &Grant, now: Timestamp) -> Result<Past, StoreError> {
     let store = &app.store;
     let from = now.shifted(-DAY_NS);
-    let filter = RunFilter {
+    let runs = RunFilter {
         cluster: grant.cluster.clone(),
         heard_since: Some(from),
         only_interrupted: true,
         ..RunFilter::default()
     };
     let broke_off = |it: KnownRun| it.facts.ended.is_some_and(|at| at >= from).then_some(it);
-    let failed = store.made_of_runs(&filter, None, MAX_RUNS, broke_off);
-    let (failed, _) = failed.await?;
-    let filter = IncidentFilter {
+    let incidents = IncidentFilter {
         cluster: grant.cluster.clone(),
         state: Some(State::Resolved),
         resolved_since: Some(from),
         ..IncidentFilter::default()
     };
-    let (over, _) = store.incidents(&filter, None, MAX_INCIDENTS).await?;
-    let mut events = Vec::new();
-    for kind in KINDS {
-        let filter = EventFilter {
-            cluster: grant.cluster.clone(),
-            kind: Some(kind),
-            from: Some(from),
-            ..EventFilter::default()
-        };
-        events.extend(store.events(&filter, None, MAX_EVENTS).await?.events);
-    }
+    let kinds = KINDS.map(|kind| EventFilter {
+        cluster: grant.cluster.clone(),
+        kind: Some(kind),
+        from: Some(from),
+        ..EventFilter::default()
+    });
     let asked = app.inventory.cluster();
-    let nodes = match grant.may_see(asked) {
-        true => store.inventory_changes(asked, from).await?,
-        false => Vec::new(),
+    let of_nodes = async {
+        match grant.may_see(asked) {
+            true => store.inventory_changes(asked, from, None).await,
+            false => Ok(Vec::new()),
+        }
     };
+    let ((failed, _), (over, _), events, nodes) = tokio::try_join!(
+        store.made_of_runs(&runs, None, MAX_RUNS, broke_off),
+        store.incidents(&incidents, None, MAX_INCIDENTS),
+        store.events_of_each(&kinds, MAX_EVENTS),
+        of_nodes,
+    )?;
     Ok(Past {
         failed,
         over,

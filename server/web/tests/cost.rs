@@ -1,10 +1,12 @@
 //! The money on the web port: the page, the reports, and what they refuse.
 
+use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::{Resource, attribute};
 
 use super::*;
 use crate::auth::Grant;
 use crate::money::now::{self, MoneySnapshot};
+use crate::money::savings::Savings;
 
 #[tokio::test]
 async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_mends_it() {
@@ -181,4 +183,23 @@ async fn a_report_comes_in_the_form_that_was_asked_for_and_refuses_what_it_canno
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
         assert!(body.contains(says), "{query}: {body}");
     }
+}
+
+#[tokio::test]
+async fn who_comes_back_after_hours_is_not_shown_what_could_have_been_saved_then() {
+    let server = server().await;
+    let saved = Savings::default();
+    server.app.savings.put_for_tests(&server.app, saved).await;
+    // The next answer never comes.
+    server.pass(61);
+    server.app.savings.stuck_for_tests(&server.app);
+    let (app, specs) = (&server.app, Arc::new(Specs::default()));
+    let is_shown = || {
+        let (grant, at) = (Grant::default(), app.clock.now());
+        app.savings.last(app, &specs, &grant, at).is_some()
+    };
+    server.pass(2 * 3_600 - 62);
+    assert!(is_shown(), "a second before it is two hours old");
+    server.pass(1);
+    assert!(!is_shown(), "two hours old");
 }
