@@ -120,14 +120,16 @@ async fn idle_gpus_of_one_holder_are_one_row_with_the_gpus_behind_it() {
     let (_, page) = server().await.get("/cost").await;
     let (_, live) = page.split_once("data-live=\"idle:Live clusters\"").unwrap();
     let (live, _) = live.split_once("</article>").unwrap();
-    assert_eq!(live.matches("<tr><td>").count(), 1, "{live}");
-    let row =
-        "<tr><td>nobody</td><td>free</td><td><details><summary>8 GPUs on 1 node of prod</summary>";
-    assert!(live.contains(row), "{live}");
+    assert_eq!(live.matches("<tr><td data-label=\"Held by\">").count(), 1, "{live}");
+    let cell = |label: &str, text: &str| format!("<td data-label=\"{label}\">{text}");
+    let row = cell("Held by", "nobody</td>")
+        + &cell("State", "free</td>")
+        + &cell("GPUs", "<details><summary>8 GPUs on 1 node of prod</summary>");
+    assert!(live.contains(&row), "{live}");
     assert_eq!(live.matches("<li><a href=").count(), 8);
     assert!(live.contains("GPU 7 of h100-05"), "{live}");
     // The same as on Today.
-    assert!(live.contains("<td>platform</td>"), "{live}");
+    assert!(live.contains(&cell("Owner", "platform</td>")), "{live}");
     let demo = fixture::gpu("demo", "sim-0", 0, Does::Nothing, Origin::Simulated);
     let (_, page) = server_of(vec![demo], false).await.get("/cost").await;
     assert!(page.contains("<b>No GPU is live</b>."), "{page}");
