@@ -94,7 +94,6 @@ fn is(name: &str, text: &str) -> bool {
         }),
         "uuid" => uuid::Uuid::parse_str(text).is_ok(),
         "s" => matches!(text, "" | "s"),
-        
         "more" => !text.is_empty(),
         other => panic!("nobody knows what {{{other}}} is"),
     }
