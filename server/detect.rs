@@ -414,11 +414,11 @@ impl Detectors {
     }
 
     /// Every detector. That of the network comes before that of runs, which it tells why one became slower, and
-    /// that before clocks, which are asked of jobs alone whose runs tell nothing.
+    /// that before idleness, which is not that of a run that saves, and before clocks, which are asked of jobs alone whose
+    /// runs tell nothing.
     fn all(&mut self) -> [&mut dyn Detector; 12] {
         [
             &mut self.faults,
-            &mut self.idle,
             &mut self.silent,
             &mut self.without_agent,
             &mut self.leaking,
@@ -427,6 +427,7 @@ impl Detectors {
             &mut self.watches.readers,
             &mut self.watches.network,
             &mut self.runs,
+            &mut self.idle,
             &mut self.clocks,
             &mut self.budgets,
         ]
