@@ -93,6 +93,7 @@ fn slower_than_before() -> Fault {
                         runs: 4,
                         step_ns: 1e9,
                         usual_ns: 0.75e9,
+                        since: now.onset,
                     });
                     runs.judge(&key, Some(judged));
                 }
