@@ -352,6 +352,12 @@ impl Detectors {
             .collect();
         let (inventory, seen_at) = around.inventory;
         let told = inventory.told(nodes.keys().map(|it| &*it.1));
+        let without_agent = inventory.without_agent(&told, seen_at).into_iter();
+        let without_agent = without_agent.map(|it| {
+            let price = fleet::listed_price(inventory.cluster(), &it.node, &mut prices);
+            (it, price)
+        });
+        let without_agent: Vec<_> = without_agent.collect();
         let by = self.tuned;
         let snapshot = TickSnapshot {
             now,
@@ -362,10 +368,7 @@ impl Detectors {
             fleet: around.fleet,
             is_gone: around.is_gone,
             is_told: &|node| told.has(node),
-            blind: (
-                inventory.cluster(),
-                &inventory.without_agent(&told, seen_at),
-            ),
+            blind: (inventory.cluster(), &without_agent),
             before: &before,
         };
         let mut found = Findings::default();

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::inventory::Node;
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::{Losing, WHOLE_GPU};
 use gpufleet_analysis::price::{Basis, Price};
@@ -23,8 +24,10 @@ use super::before::Said;
 use super::detector::Need::{self, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
 use super::gather::GpuSnapshot;
+use super::prices::Prices;
 use super::runs::{self, Holders};
 use super::seconds_since;
+use crate::money::Machine;
 
 /// GPUs that are held and do no work.
 #[derive(Default)]
@@ -171,15 +174,23 @@ impl Detector for WithoutAgent {
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let (cluster, nodes) = tick.blind;
-        found.signals.extend(nodes.iter().map(|it| {
+        found.signals.extend(nodes.iter().map(|(it, price)| {
             let action = "Look why the agent's pod is not on it: a selector, a taint that it does not tolerate, an image that cannot be pulled; or install the agent.";
             let place = Place::node(cluster, &it.node.name);
             let since = it.ready_at.map(|at| at.min(tick.now));
-            // Its machine is known to the cluster alone, and has no price here.
-            let gpus = Losing::gpus(u64::from(it.node.gpus), None);
+            let gpus = Losing::gpus(u64::from(it.node.gpus), *price);
             blind(place, (WITHOUT_AGENT, action), since, gpus)
         }));
     }
+}
+
+/// What a second of one GPU of a node costs of which the cluster alone tells, nano-USD; of shares it does not tell what
+/// part of a GPU each is.
+pub(super) fn listed_price(cluster: &str, node: &Node, prices: &mut Prices) -> Option<i64> {
+    let is_whole = !node.is_shared;
+    prices
+        .of_machine(&Machine::listed(cluster, node))
+        .filter(|_| is_whole)
 }
 
 /// GPUs that are stalled, or were idle for so long; of some it is known since when they are before they were seen.
