@@ -114,11 +114,12 @@ section! {
         pub slower_by: f64 = regression::LEAST_CHANGE,
         /// A loss or a gradient's norm is too high this many standard deviations above its trend, 3 to 100.
         pub loss_sigmas: f64 = loss::FIRE_SIGMAS,
-        /// A loss has left its trend when it is too high for this many steps, 1 to 199.
+        /// A loss has left its trend when it is too high in this many readings in a row, of which there is one each 10 s at
+        /// most, 1 to 199.
         pub loss_steps: f64 = f64::from(loss::DIVERGED_STEPS),
         /// Loss or gradient are not finite for this many steps in a row, 1 to 200.
         pub loss_not_finite_steps: f64 = f64::from(loss::NON_FINITE_STEPS),
-        /// A loss does not change when it is the same to the bit for this many steps, 10 to 10000.
+        /// A loss does not change when it is the same to the bit in this many readings in a row, 10 to 10000.
         pub loss_stuck_steps: f64 = f64::from(loss::STUCK_STEPS),
         /// Memory leaks when it rises with at least this z by Mann-Kendall, 1.65 to 10, …
         pub leak_z: f64 = grows::FIRE_Z,

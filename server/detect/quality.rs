@@ -10,6 +10,7 @@
 mod budgets;
 mod gpus;
 mod limits;
+mod numbers;
 mod runs;
 mod world;
 

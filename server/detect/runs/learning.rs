@@ -1,8 +1,9 @@
 //! Whether a run's numbers are well: hands what its ranks read to `analysis::loss`.
 //!
-//! Readings come each ten seconds and not each step, so that a loss stands for the steps since the last
-//! one; what was counted meanwhile, skips and values that are not finite, is spread over these steps. A
-//! loss that repeats to the bit is taken for one that was not read again, unless the gradient's norm
+//! A step is told whole, with its loss and the norm of its gradient, where it is the newest of a tick: one each ten seconds
+//! at most, however many steps lie between two, and of such readings `analysis::loss` has 20 or 50 before a loss has left
+//! its trend or does not change. What was counted meanwhile, skips and values that are not finite, is spread over the steps
+//! between. A loss that repeats to the bit is taken for one that was not read again, unless the gradient's norm
 //! beside it changed: scripts read the loss every hundredth step. Bursts between two readings are judged by what three of
 //! the steps between held, which the process' reader tells for a minute.
 //!
@@ -195,7 +196,7 @@ impl Wrong {
             ),
             Trouble::Diverged => (
                 "its loss left its trend and stays above it",
-                "Look at the data and the learning rate at that step; go back to a checkpoint before it.",
+                "Look at the data and the learning rate at that step; go back to a checkpoint before it. After 200 readings, half an hour at least, so high a loss is accepted as the new trend: that this ends then is no recovery.",
                 worthless,
             ),
             Trouble::LossBurst => (

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use gpufleet_analysis::loss::ACCEPT_STEPS;
 use gpufleet_telemetry::time::NANOS_PER_SECOND;
 use gpufleet_telemetry::training::Highest;
 use rand::{Rng, SeedableRng};
@@ -287,6 +288,27 @@ fn a_loss_that_diverged_is_told_from_the_last_step_on_that_was_well() {
     }
     since.dedup();
     assert_eq!(since, [2_991], "the reading of step 2,990 was well");
+}
+
+#[test]
+fn a_loss_that_stays_high_is_accepted_as_the_new_trend_and_its_words_say_so_before() {
+    let mut learning = Learning::default();
+    troubles(&mut learning, (0..300).map(well));
+    let high = |ticks: Range<u32>| {
+        ticks.map(|tick| Reading {
+            loss: Some(9.0 + f64::from(tick % 3)),
+            ..well(tick)
+        })
+    };
+    let until = 300 + u32::from(ACCEPT_STEPS);
+    assert_eq!(
+        troubles(&mut learning, high(300..until - 1)),
+        [Trouble::Diverged]
+    );
+    let told = learning.found[0].signal(&RunSnapshot::default(), None, NOW);
+    let says = format!("After {ACCEPT_STEPS} readings");
+    assert!(told.action.contains(&says), "{}", told.action);
+    assert_eq!(troubles(&mut learning, high(until - 1..until)), []);
 }
 
 /// Since how many seconds each trouble is told at first, of ticks of ten seconds.
