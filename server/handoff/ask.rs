@@ -41,6 +41,8 @@ pub struct Ask {
     pub since: Timestamp,
     /// Since when the node has the condition; none of one that has only the taint, or nothing yet.
     pub from: Option<Timestamp>,
+    /// Whether the node has the taint, as far as is known.
+    pub is_tainted: bool,
 }
 
 /// Whether a node is to be drained for it.
@@ -93,17 +95,19 @@ impl Ask {
             incident: incident.id,
             since: incident.since,
             from: None,
+            is_tainted: false,
         }
     }
 
     /// Of a node on which it was found, with the condition since then.
-    pub(super) fn unknown(from: Option<Timestamp>) -> Self {
+    pub(super) fn unknown(from: Option<Timestamp>, is_tainted: bool) -> Self {
         Self {
             reason: String::new(),
             message: String::new(),
             incident: Uuid::nil(),
             since: Timestamp::default(),
             from,
+            is_tainted,
         }
     }
 
