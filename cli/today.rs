@@ -119,7 +119,7 @@ fn line(section: &Value, currency: &str, is_judged: bool) -> String {
 /// What so many GPUs do, in the words of the page.
 fn doing(counts: &Value) -> String {
     let of = |states: &[&str]| -> u64 {
-        let count = |state: &&str| counts["by_state"][**state].as_u64();
+        let count = |state: &&str| counts["by_state"][*state].as_u64();
         states.iter().filter_map(count).sum()
     };
     let all = counts["gpus"].as_u64().unwrap_or(0);
