@@ -378,13 +378,13 @@ fn collectives_alike_are_told_together_and_nobody_waits_for_longer_than_there_wa
 }
 
 #[test]
-fn the_state_stays_below_512_bytes_a_rank() {
+fn the_state_stays_within_its_bytes_a_rank() {
     let mut run = Run::new(Source::Hooks);
     run_steps(&mut run, 0..200, 64, 4, only(5, 0.3));
     run.judge();
     let (bytes, ranks) = run.bytes();
     assert_eq!(ranks, 64);
-    assert!(bytes <= 512 * ranks, "{bytes}");
+    assert!(bytes <= RANK_BYTES * ranks, "{bytes}");
 }
 
 #[test]
