@@ -16,7 +16,7 @@
 //!
 //! Limits: a change within the first 55 steps becomes the baseline; below the noise (k·σ) nothing is
 //! seen; steps of evaluation and checkpoints are the caller's to leave out (`is_quiet`); a run's state
-//! is ≤80 bytes, whatever its ranks, and while it learns 200 more. Steps that come again or late are left out; 10 of them
+//! is ≤56 bytes, whatever its ranks, and while it learns 200 more. Steps that come again or late are left out; 10 of them
 //! in order are a restart, which begins anew.
 
 use crate::robust::{MAD_TO_SIGMA, median, sigma_about};
@@ -95,8 +95,9 @@ pub struct Change {
 /// What is kept of a run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Watch {
-    /// Steps of a baseline that is being learnt, nanoseconds.
-    learning: Vec<f32>,
+    /// Steps of a baseline while it is learnt, nanoseconds, and how many of them are.
+    learning: Option<Box<[f32; BASELINE_STEPS]>>,
+    learnt: u8,
     middle_ns: f32,
     sigma_ns: f32,
     up: Sum,
@@ -105,6 +106,8 @@ pub struct Watch {
     skipped: u8,
     behind: u8,
 }
+
+const _: () = assert!(size_of::<Watch>() <= 56 && BASELINE_STEPS <= u8::MAX as usize);
 
 /// One side of the CUSUM.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -203,12 +206,16 @@ impl Watch {
     }
 
     fn learn(&mut self, wall_ns: f32) {
-        self.learning.push(wall_ns);
-        if self.learning.len() < BASELINE_STEPS {
+        let steps = self
+            .learning
+            .get_or_insert_with(|| Box::new([0.0; BASELINE_STEPS]));
+        steps[usize::from(self.learnt)] = wall_ns;
+        self.learnt += 1;
+        if usize::from(self.learnt) < BASELINE_STEPS {
             return;
         }
-        let learnt = std::mem::take(&mut self.learning);
-        let mut values: Vec<f64> = learnt.into_iter().map(f64::from).collect();
+        let mut values: Vec<f64> = steps.iter().copied().map(f64::from).collect();
+        (self.learning, self.learnt) = (None, 0);
         let middle = median(&mut values).unwrap_or(0.0);
         let sigma = sigma_about(&mut values, middle).unwrap_or(0.0);
         self.middle_ns = middle as f32;

@@ -135,8 +135,21 @@ fn repeated_steps_count_once_and_numbers_that_begin_anew_are_a_restart() {
 }
 
 #[test]
-fn the_state_is_at_most_80_bytes_a_run() {
-    assert!(size_of::<Watch>() <= 80, "{}", size_of::<Watch>());
+fn steps_are_kept_only_while_a_baseline_is_learnt() {
+    let times = steps(9, 300, 0.01, 150, 0.5);
+    let mut watch = Watch::default();
+    let mut learning = 0;
+    for (step, wall) in times.iter().enumerate() {
+        let found = watch.observe(step as u64 + 1, *wall as u64, false);
+        assert_eq!(watch.learning.is_some(), watch.learnt > 0);
+        learning += u32::from(watch.learning.is_some());
+        if found.is_some() {
+            assert_eq!(watch.baseline_ns(), None, "it learns anew");
+        }
+    }
+    assert_eq!(learning, 2 * 49, "a baseline before and one since");
+    let baseline = watch.baseline_ns().expect("it is learnt");
+    assert!((baseline / 1.5e9 - 1.0).abs() < 0.01, "{baseline}");
 }
 
 #[test]

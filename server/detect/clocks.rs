@@ -9,7 +9,7 @@
 //! A job is left alone whose run is judged by steps or collectives. What a group had said of it is neither true nor
 //! over while it rests, or half of its clocks cannot be read.
 //!
-//! Limits: [`FORGET_NS`]; 272 bytes a GPU and 2 KiB a job. A job is judged after 25 ticks at work, and a GPU
+//! Limits: [`FORGET_NS`]; 276 bytes a GPU and 2 KiB a job. A job is judged after 25 ticks at work, and a GPU
 //! named 6 ticks after its clock fell.
 
 use std::collections::{BTreeMap, HashMap, HashSet};

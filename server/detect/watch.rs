@@ -1,8 +1,8 @@
 //! What the counters of one GPU did lately: parts of the last minutes that it was slowed down, corrected memory errors
 //! of the last hour, and uncorrected ones since the card was last made whole.
 //!
-//! Method: a part is a rate that forgets, moved on by each reading of a counter ([`Counted`]). What did not grow for a
-//! minute is over, however large its rate still is: it ended, it did not fade. Errors are counted, in twelve buckets of
+//! Method: a part is a mean that forgets, moved on by each reading of a counter ([`Means`]). What did not grow for a
+//! minute is over, however large its mean still is: it ended, it did not fade. Errors are counted, in twelve buckets of
 //! five minutes, because a burst of six is six and not seventy an hour. Slowdowns of the hardware are counted by the
 //! ticks in which they came, of the last five minutes, because a flurry of four in one tick is one trouble and not four
 //! a minute. A counter that went back was reset and says nothing that once. Errors that could not be corrected stand
@@ -12,97 +12,38 @@
 //! Nothing is known of the others before two readings that follow each other, and of none when the newest is
 //! older than [`GAP_S`]: a reading that is gone is not a 0.
 //!
-//! Limits: [`WATCH_BYTES`] a GPU, and [`ERRORS_BYTES`] for each kind of error of one that has made some: of corrected ones
-//! in the last hour, of others since its counter began; of corrected errors 65,535 in five minutes at most. Times are kept
-//! to the millisecond. Errors before the server started are counted where an incident that was open then tells of them, as
-//! of when it was last signalled.
+//! Of a GPU that is well each counter's last reading and its time are kept, and what part of the time it is at its power
+//! cap, as working cards are. All else about it is 0, and kept of those alone that are in trouble ([`Troubled`]).
+//!
+//! Limits: [`WATCH_BYTES`] a GPU, and [`TROUBLED_BYTES`] of one that was slowed down in the last hour or has made errors;
+//! of corrected errors 65,535 in five minutes at most. Times are kept to the millisecond, counters of time to 100 µs, a
+//! hundred-thousandth of a tick. Errors before the server started are counted where an incident that was open then tells
+//! of them, as of when it was last signalled.
 
 use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::before::Said;
 use super::gpus::say::AN_HOUR;
-use super::{TICK, seconds_since};
+use super::seconds_since;
 use crate::fleet::{Live, LiveValue};
 
+mod at;
 mod counter;
+mod errors;
+mod last;
+mod means;
+mod times;
 
-use counter::{Counted, Counter, CounterStep, Moment};
-
-/// A slot of [`Times`], seconds: a tick.
-const SLOT_S: u32 = TICK.as_secs() as u32;
-
-/// Slots that are looked back on: five minutes.
-const SLOTS: u32 = 30;
-
-/// What did not come again for this long is over, seconds: slower than the least rate that counts by far.
-const TIMES_OVER_S: f64 = 150.0;
+use at::{At, Known};
+use counter::Counter;
+use errors::{Hour, Uncorrected};
+use last::{IN_A_SECOND, IN_ONE};
+use means::{Means, SmallMeans};
+use times::Times;
 
 /// Two readings further apart than this are not joined, seconds: what lies between is not known.
 pub(super) const GAP_S: f64 = 120.0;
-
-/// An hour, seconds.
-const HOUR_S: f64 = 3_600.0;
-
-/// Buckets of an hour.
-const BUCKETS: usize = 12;
-
-/// How long a bucket is, seconds.
-const BUCKET_S: u32 = 3_600 / BUCKETS as u32;
-
-/// Errors of the last hour.
-#[derive(Debug, Default)]
-struct Hour {
-    buckets: [u16; BUCKETS],
-    /// The number of the newest bucket, since 1970.
-    newest: u32,
-}
-
-/// A counter, and in which of the last ticks it grew.
-#[derive(Debug, Clone, Copy, Default)]
-struct Times {
-    counter: Counter,
-    /// One bit a slot, the newest lowest.
-    grew: u32,
-    /// The number of the newest slot, since 1970.
-    newest: u32,
-}
-
-/// Corrected errors.
-#[derive(Debug, Default)]
-struct Errors {
-    counter: Counter,
-    /// Where there were some.
-    hour: Option<Box<Hour>>,
-}
-
-/// Errors that could not be corrected.
-#[derive(Debug, Default)]
-struct Owed {
-    /// Where there are some.
-    some: Option<Box<Uncorrected>>,
-    at: Moment,
-    is_there: bool,
-}
-
-/// Those of a card whose counter is not 0.
-#[derive(Debug, Default)]
-struct Uncorrected {
-    last: f64,
-    /// How many of them were over when the card was made whole and its counter went on.
-    over: f64,
-    /// When there were last more than before.
-    grew_at: Timestamp,
-    /// The same of what was seen to grow: what was there at the first reading may be old.
-    seen_at: Timestamp,
-}
-
-/// Most bytes that are kept beside them of a GPU's errors of one kind, where it has made some.
-const ERRORS_BYTES: usize = 32;
-const _: () =
-    assert!(size_of::<Hour>() <= ERRORS_BYTES && size_of::<Uncorrected>() <= ERRORS_BYTES);
-const _: () = assert!(size_of::<Times>() <= 24 && SLOTS <= u32::BITS);
-const _: () = assert!(size_of::<Errors>() <= 24 && size_of::<Owed>() <= 16);
 
 /// What is counted of a GPU, in the catalog's order.
 const COUNTED: [&Metric; 6] = [
@@ -114,23 +55,40 @@ const COUNTED: [&Metric; 6] = [
     &gpu::ECC_UNCORRECTED_VOLATILE,
 ];
 
-/// Most bytes that are kept of a GPU's counters: more than the 64 of other detectors, because health judges six of
-/// them. The last reading and its time are 14 of each, so that how much it grew is known to the digit, also of counters
-/// that are read at times of their own; two means of each part are 24, and the ticks of slowdowns 8.
-const WATCH_BYTES: usize = 144;
+/// Most bytes that are kept of a GPU's counters.
+const WATCH_BYTES: usize = 64;
+
+/// Most bytes that are kept beside them of a GPU in trouble.
+const TROUBLED_BYTES: usize = 96;
+
 const _: () = assert!(size_of::<Watch>() <= WATCH_BYTES);
+const _: () = assert!(size_of::<Troubled>() <= TROUBLED_BYTES);
 
 /// What is kept of one GPU.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    heat: Counted,
-    brake: Counted,
-    cap: Counted,
-    slowdowns: Times,
-    corrected: Errors,
-    uncorrected: Owed,
+    heat: Counter,
+    brake: Counter,
+    cap: Counter,
+    slowdowns: Counter,
+    corrected: Counter,
+    /// Of those that could not be corrected: how many is 0, or with the GPUs in trouble.
+    uncorrected: At,
+    capped: SmallMeans,
     /// What was ever readable.
     had: Readable,
+    /// None where all of it would be 0.
+    troubled: Option<Box<Troubled>>,
+}
+
+/// What is kept of a GPU that is slowed down, or has made errors.
+#[derive(Debug, Default)]
+struct Troubled {
+    heat: Means,
+    brake: Means,
+    slowdowns: Times,
+    corrected: Hour,
+    uncorrected: Uncorrected,
 }
 
 /// What the counters say now. None is not known.
@@ -185,152 +143,10 @@ impl Readable {
     }
 }
 
-impl Times {
-    /// Takes in a reading with its time.
-    fn read(&mut self, read: Option<(f64, Timestamp)>, now: Timestamp) {
-        let said = self.counter.read(read);
-        let newest = in_seconds(now) / SLOT_S;
-        let passed = newest.saturating_sub(self.newest);
-        self.grew = self.grew.checked_shl(passed).unwrap_or(0);
-        self.newest = self.newest.max(newest);
-        if matches!(said, CounterStep::Grew(growth) if growth > 0.0) {
-            self.grew |= 1;
-        }
-    }
-
-    /// In how many slots a minute it grew, over the last [`SLOTS`], 0 when it is over; none where it is not known.
-    fn per_minute(&self, now: Timestamp) -> Option<f64> {
-        let lately = self.grew & (u32::MAX >> (u32::BITS - SLOTS));
-        let per_minute = f64::from(lately.count_ones() * 60) / f64::from(SLOTS * SLOT_S);
-        let is_over = self.counter.rested_s(now) > TIMES_OVER_S;
-        let told = if is_over { 0.0 } else { per_minute };
-        self.counter.is_known(now).then_some(told)
-    }
-}
-
-impl Hour {
-    /// Takes in how many more there are at `now`.
-    fn take(&mut self, grew: u16, now: Timestamp) {
-        self.move_on(now);
-        let bucket = &mut self.buckets[place(self.newest)];
-        *bucket = bucket.saturating_add(grew);
-    }
-
-    fn move_on(&mut self, now: Timestamp) {
-        let newest = in_seconds(now) / BUCKET_S;
-        let passed = newest.saturating_sub(self.newest);
-        for step in 0..passed.min(BUCKETS as u32) {
-            self.buckets[place(newest - step)] = 0;
-        }
-        self.newest = self.newest.max(newest);
-    }
-
-    fn count(&self) -> u64 {
-        self.buckets.iter().copied().map(u64::from).sum()
-    }
-}
-
-/// Where the bucket of this number is.
-const fn place(bucket: u32) -> usize {
-    bucket as usize % BUCKETS
-}
-
 /// Whole seconds since 1970, rounded up; 0 before that.
 fn in_seconds(at: Timestamp) -> u32 {
     let seconds = at.shifted(NANOS_PER_SECOND - 1).seconds().max(0);
     u32::try_from(seconds).unwrap_or(u32::MAX)
-}
-
-impl Errors {
-    /// So many of which the last came at this moment at the latest.
-    fn told(count: f64, at: Timestamp) -> Self {
-        let mut hour = Hour {
-            newest: in_seconds(at) / BUCKET_S,
-            ..Hour::default()
-        };
-        hour.buckets[place(hour.newest)] = count as u16;
-        Self {
-            hour: Some(hour.into()),
-            ..Self::default()
-        }
-    }
-
-    fn read(&mut self, read: Option<(f64, Timestamp)>, now: Timestamp) {
-        let grew = match self.counter.read(read) {
-            CounterStep::Nothing => 0,
-            CounterStep::Grew(growth) => growth as u16,
-            CounterStep::Reset => {
-                self.hour = None;
-                0
-            }
-        };
-        if grew > 0 {
-            self.hour.get_or_insert_with(Box::default);
-        }
-        let Some(hour) = &mut self.hour else {
-            return;
-        };
-        hour.take(grew, now);
-        if hour.count() == 0 {
-            self.hour = None;
-        }
-    }
-
-    /// Errors of the last hour; none where they are not known.
-    fn count(&self, now: Timestamp) -> Option<u64> {
-        let count = || self.hour.as_deref().map_or(0, Hour::count);
-        self.counter.is_known(now).then(count)
-    }
-}
-
-impl Owed {
-    /// Takes in a reading with its time, and when the card was last made whole.
-    fn read(&mut self, read: Option<(f64, Timestamp)>, whole: Option<Timestamp>) {
-        self.is_there = read.is_some();
-        if let Some((value, at)) = read.filter(|it| Moment::of(it.1) > self.at) {
-            let is_first = self.at.is_none();
-            self.at = Moment::of(at);
-            if value > 0.0 {
-                let some = self.some.get_or_insert_with(Box::default);
-                some.take(value, at, is_first);
-            } else {
-                self.some = None;
-            }
-        }
-        if let Some(some) = &mut self.some
-            && whole.is_some_and(|whole| whole > some.grew_at)
-        {
-            some.over = some.last;
-        }
-    }
-
-    /// How many there are; none where it is not known.
-    fn count(&self, now: Timestamp) -> Option<u64> {
-        let is_known = self.is_there && seconds_since(now, self.at.timestamp()) <= GAP_S;
-        let count = |it: &Uncorrected| (it.last - it.over).max(0.0) as u64;
-        is_known.then(|| self.some.as_deref().map_or(0, count))
-    }
-
-    /// The same where some came in the last hour, else 0.
-    fn lately(&self, now: Timestamp) -> Option<u64> {
-        let is_late = |it: &Uncorrected| seconds_since(now, it.seen_at) <= HOUR_S;
-        let is_late = self.some.as_deref().is_some_and(is_late);
-        self.count(now).map(|it| if is_late { it } else { 0 })
-    }
-}
-
-impl Uncorrected {
-    /// Takes in a newer reading.
-    fn take(&mut self, value: f64, at: Timestamp, is_first: bool) {
-        if value < self.last {
-            (self.last, self.over) = (0.0, 0.0);
-        }
-        if value > self.last {
-            self.grew_at = at;
-            self.seen_at = if is_first { self.seen_at } else { at };
-        }
-        self.last = value;
-    }
 }
 
 /// The newest reading of a metric, unless it is gone or too old to say anything of now.
@@ -375,9 +191,12 @@ impl Watch {
         let corrected = said
             .iter()
             .find_map(|it| Some((it.reading(AN_HOUR)?.value, it.seen_at)));
+        let troubled = corrected.map(|(count, at)| Troubled {
+            corrected: Hour::told(count, at),
+            ..Troubled::default()
+        });
         Self {
-            corrected: corrected
-                .map_or_else(Errors::default, |(count, at)| Errors::told(count, at)),
+            troubled: troubled.map(Box::new),
             ..Self::default()
         }
     }
@@ -385,24 +204,77 @@ impl Watch {
     /// Takes in what is live and says what it means. Errors before the GPU was made `whole` are over.
     pub(super) fn read(&mut self, live: &Live, whole: Option<Timestamp>, now: Timestamp) -> Rates {
         let [cap, heat, brake, slowdowns, corrected, uncorrected] = readings(live, COUNTED);
-        self.heat.read(heat);
-        self.brake.read(brake);
-        self.cap.read(cap);
-        self.slowdowns.read(slowdowns, now);
-        self.corrected.read(corrected, now);
-        self.uncorrected.read(uncorrected, whole);
-        let part = |counted: &Counted| counted.rate(now).map(|it| it.min(1.0));
+        let heat = self.heat.read(heat, IN_A_SECOND, now);
+        let brake = self.brake.read(brake, IN_A_SECOND, now);
+        let slowdowns = self.slowdowns.read(slowdowns, IN_ONE, now);
+        let corrected = self.corrected.read(corrected, IN_ONE, now);
+        self.capped.take(self.cap.read(cap, IN_A_SECOND, now));
+        let mut steps = [heat, brake, slowdowns, corrected].into_iter().flatten();
+        if steps.any(|it| it.grew() > 0.0) {
+            self.trouble();
+        }
+        if let Some(troubled) = &mut self.troubled {
+            troubled.heat.take(heat);
+            troubled.brake.take(brake);
+            troubled.slowdowns.take(slowdowns, now);
+            troubled.corrected.take(corrected, now);
+        }
+        self.read_uncorrected(uncorrected, whole, now);
+        if self.troubled.as_ref().is_some_and(|it| it.is_over()) {
+            self.troubled = None;
+        }
+        let is_fresh = |it: (f64, Timestamp)| seconds_since(now, it.1) <= GAP_S;
+        self.rates(uncorrected.is_some_and(is_fresh), now)
+    }
+
+    /// Takes in a reading of the errors that could not be corrected, and when the card was last made whole.
+    fn read_uncorrected(
+        &mut self,
+        read: Option<(f64, Timestamp)>,
+        whole: Option<Timestamp>,
+        now: Timestamp,
+    ) {
+        let before = self.uncorrected.aged(now);
+        self.uncorrected = before;
+        if let Some((value, at)) = read.filter(|it| before.is_before(it.1, now)) {
+            self.uncorrected = At::of(at, Known::Read, now);
+            if value > 0.0 {
+                self.trouble();
+            }
+            if let Some(troubled) = &mut self.troubled {
+                let is_first = before.known() == Known::Never;
+                troubled.uncorrected.take(value, at, is_first);
+            }
+        }
+        if let Some((troubled, whole)) = self.troubled.as_mut().zip(whole) {
+            troubled.uncorrected.healed(whole);
+        }
+    }
+
+    /// From now on it is in trouble.
+    fn trouble(&mut self) {
+        self.troubled.get_or_insert_with(Box::default);
+    }
+
+    /// What there is to say now.
+    fn rates(&self, is_uncorrected_known: bool, now: Timestamp) -> Rates {
+        let well = Troubled::default();
+        let of = self.troubled.as_deref().unwrap_or(&well);
+        let capped = self.capped.means();
+        let (heat, brake, cap) = (&self.heat, &self.brake, &self.cap);
+        let [heat, brake, cap] = [heat, brake, cap].map(|it| it.age_s(now));
+        let slowdowns = self.slowdowns.age_s(now);
         Rates {
-            heat_part: part(&self.heat),
-            brake_part: part(&self.brake),
-            cap_part: part(&self.cap),
-            slowdowns_per_minute: self.slowdowns.per_minute(now),
-            heat_now: self.heat.now(now),
-            brake_now: self.brake.now(now),
-            cap_now: self.cap.now(now),
-            corrected: self.corrected.count(now),
-            uncorrected: self.uncorrected.count(now),
-            uncorrected_lately: self.uncorrected.lately(now),
+            heat_part: heat.map(|age_s| of.heat.part(age_s)),
+            brake_part: brake.map(|age_s| of.brake.part(age_s)),
+            cap_part: cap.map(|age_s| capped.part(age_s)),
+            slowdowns_per_minute: slowdowns.map(|age_s| of.slowdowns.per_minute(age_s)),
+            heat_now: heat.map(|_| of.heat.now()),
+            brake_now: brake.map(|_| of.brake.now()),
+            cap_now: cap.map(|_| capped.now()),
+            corrected: self.corrected.age_s(now).map(|_| of.corrected.count()),
+            uncorrected: is_uncorrected_known.then(|| of.uncorrected.count()),
+            uncorrected_lately: is_uncorrected_known.then(|| of.uncorrected.lately(now)),
         }
     }
 
@@ -410,6 +282,17 @@ impl Watch {
     pub(super) fn gone(&mut self, now: Readable) -> Readable {
         self.had = self.had.and(now);
         Readable(self.had.0 & !now.0)
+    }
+}
+
+impl Troubled {
+    /// Whether nothing is left of it.
+    fn is_over(&self) -> bool {
+        self.heat.is_over()
+            && self.brake.is_over()
+            && self.slowdowns.is_over()
+            && self.corrected.count() == 0
+            && self.uncorrected.is_none()
     }
 }
 

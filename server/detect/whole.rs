@@ -4,8 +4,9 @@
 //! Method: the energy counter begins anew with the card and with its driver; the driver asks for nothing any more after
 //! it asked for something; or it has another version. That a card works says nothing of it.
 //!
-//! Limits: 40 bytes a GPU. A counter begins anew where it reads below half of what it did: a reader that comes in
-//! another's place may be some readings behind it. What happened while no server ran is known by events alone.
+//! Limits: 12 bytes a GPU; times to the millisecond. A counter begins anew where it reads below half of what it did: a
+//! reader that comes in another's place may be some readings behind it. What happened while no server ran is known by
+//! events alone.
 
 use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::{Resource, attribute};
@@ -17,30 +18,47 @@ use crate::fleet::Live;
 /// What is kept of one GPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Whole {
-    energy_joules: f64,
+    energy_joules: f32,
     /// Whether the driver asks for something.
     is_asked: bool,
-    at: Option<Timestamp>,
+    at: Moment,
 }
 
-const _: () = assert!(size_of::<Whole>() <= 40);
+/// A time to the millisecond, since 1970, the highest part first; 0 is none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment([u16; 3]);
+
+const _: () = assert!(size_of::<Whole>() <= 12);
+
+impl Moment {
+    fn of(at: Timestamp) -> Self {
+        let millis = at.millis().max(0);
+        Self([(millis >> 32) as u16, (millis >> 16) as u16, millis as u16])
+    }
+
+    fn timestamp(self) -> Option<Timestamp> {
+        let parts = self.0.iter();
+        let millis = parts.fold(0_i64, |sum, it| (sum << 16) | i64::from(*it));
+        (millis > 0).then(|| Timestamp::from_millis(millis))
+    }
+}
 
 impl Whole {
     /// Takes in what is live; when it was last made whole.
     pub(super) fn read(&mut self, live: &Live) -> Option<Timestamp> {
         if let Some((joules, at)) = reading(live, &gpu::ENERGY) {
-            if joules < self.energy_joules / 2.0 {
-                self.at = self.at.max(Some(at));
+            if joules < f64::from(self.energy_joules) / 2.0 {
+                self.made_whole(at);
             }
-            self.energy_joules = joules;
+            self.energy_joules = joules as f32;
         }
         if let Some((code, at)) = reading(live, &gpu::RECOVERY_ACTION) {
             let is_asked = code > 0.0;
             if std::mem::replace(&mut self.is_asked, is_asked) && !is_asked {
-                self.at = self.at.max(Some(at));
+                self.made_whole(at);
             }
         }
-        self.at.max(live.told.whole_at)
+        self.at.timestamp().max(live.told.whole_at)
     }
 
     /// Takes in that its resource says something else than before.
@@ -51,8 +69,13 @@ impl Whole {
         };
         let versions = version(before).zip(version(&live.resource));
         if versions.is_some_and(|(before, now)| before != now) {
-            self.at = self.at.max(Some(live.last_point));
+            self.made_whole(live.last_point);
         }
+    }
+
+    /// It was made whole at this moment, or later.
+    fn made_whole(&mut self, at: Timestamp) {
+        self.at = self.at.max(Moment::of(at));
     }
 }
 
@@ -93,6 +116,21 @@ mod tests {
         assert_eq!(read(9.1e9, 20), None);
         assert_eq!(read(500.0, 30), Some(at(30)));
         assert_eq!(read(4_000.0, 40), Some(at(30)));
+    }
+
+    #[test]
+    fn a_time_is_kept_to_the_millisecond_and_none_is_none() {
+        assert_eq!(Whole::default().at.timestamp(), None);
+        for at in [
+            NOW,
+            NOW.shifted(1_999_999),
+            Timestamp::from_seconds(1 << 32),
+        ] {
+            let expected = Timestamp::from_millis(at.millis());
+            assert_eq!(Moment::of(at).timestamp(), Some(expected));
+        }
+        let [early, late] = [255, 256].map(|it| Moment::of(Timestamp::from_millis(it)));
+        assert!(early < late, "in the order of time");
     }
 
     #[test]

@@ -51,16 +51,17 @@ pub(super) struct RankMeasured {
 #[derive(Debug, Default)]
 pub(in crate::detect) struct RankNames {
     told: Option<Arc<Resource>>,
-    /// Which rank of which run it is; none of what is no rank.
-    rank: Option<(Arc<str>, u32)>,
+    /// Which rank it is of which run; no run of what is no rank.
+    run: Option<Arc<str>>,
+    rank: u32,
     /// Where its run was in [`Measured`].
-    place: usize,
+    place: u32,
     gpu: Arc<str>,
     /// What the names of its collectives say, in the order of their readings.
-    collectives: Vec<Named>,
+    collectives: Box<[Named]>,
 }
 
-const _: () = assert!(size_of::<RankNames>() <= 80 && size_of::<Named>() <= 32);
+const _: () = assert!(size_of::<RankNames>() <= 64 && size_of::<Named>() <= 32);
 
 /// What the name of a collective says.
 #[derive(Debug)]
@@ -99,17 +100,18 @@ impl Measured {
             is_fresh.then(|| collective(live, names, (place, it)))?
         });
         let collectives: Vec<Collective> = each.collect();
-        let (Some((run, rank)), false) = (&mut names.rank, collectives.is_empty()) else {
+        let (Some(run), false) = (&mut names.run, collectives.is_empty()) else {
             return;
         };
         let measured = RankMeasured {
-            rank: *rank,
+            rank: names.rank,
             node: Arc::clone(&live.node),
             gpu: Arc::clone(&names.gpu),
             collectives,
         };
-        names.place = self.place(&live.key.cluster, run, names.place);
-        let of_run = &mut self.runs[names.place];
+        let place = self.place(&live.key.cluster, run, names.place as usize);
+        names.place = place as u32;
+        let of_run = &mut self.runs[place];
         // One address for all its ranks: then the next tick does not read the name.
         run.clone_from(&of_run.run);
         of_run.ranks.push(measured);
@@ -153,7 +155,9 @@ impl RankNames {
             return;
         }
         let named = live.key.id.rsplit_once('/');
-        self.rank = named.and_then(|(run, rank)| Some((run.into(), rank.parse().ok()?)));
+        let named: Option<(Arc<str>, u32)> =
+            named.and_then(|(run, rank)| Some((run.into(), rank.parse().ok()?)));
+        (self.run, self.rank) = named.map_or((None, 0), |(run, rank)| (Some(run), rank));
         let gpu = live.resource.attribute(attribute::GPU_ID);
         self.gpu = gpu.unwrap_or_default().into();
         self.told = Some(Arc::clone(&live.resource));
@@ -167,12 +171,14 @@ impl RankNames {
         }
         let said = collective_of(&part.id);
         let said = said.map(|(communicator, function)| (communicator, Function::of(function)));
-        self.collectives.truncate(place);
+        let mut named = std::mem::take(&mut self.collectives).into_vec();
+        named.truncate(place);
         // One that is too old to count has no place of its own: it is read again.
-        if self.collectives.len() == place {
+        if named.len() == place {
             let part = Arc::clone(part);
-            self.collectives.push(Named { part, said });
+            named.push(Named { part, said });
         }
+        self.collectives = named.into_boxed_slice();
         said
     }
 }

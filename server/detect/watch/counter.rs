@@ -1,158 +1,175 @@
-//! One counter: what it last read and when, to the millisecond, and what it grew by. A mean of that forgets with time
-//! constant [`MEMORY_S`].
+//! One counter: what it last read and when, and what it grew by.
 
-use gpufleet_analysis::health::MEMORY_S;
-use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::time::Timestamp;
 
 use super::GAP_S;
+use super::at::{At, Known};
+use super::last::Last40;
 use crate::detect::seconds_since;
-
-/// Over how long a part is meant that is to explain what is slow now, seconds.
-const NOW_S: f64 = 30.0;
-
-/// A counter that did not grow for this long is at rest, seconds.
-const OVER_S: f64 = 60.0;
-
-/// Nanoseconds of a millisecond.
-const NANOS_PER_MILLISECOND: i64 = NANOS_PER_SECOND / 1_000;
-
-/// A time to the millisecond, since 1970, the highest part first; 0 before the first reading.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment([u16; 3]);
 
 /// One counter.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counter {
-    last: f64,
-    at: Moment,
-    /// Whether the newest reading followed one before it.
-    is_joined: bool,
-    /// How long it had not grown at the newest reading, seconds, 255 at most.
-    rested_s: u8,
+    last: Last40,
+    at: At,
 }
 
-/// A counter of the time that something slows it down.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counted {
-    counter: Counter,
-    /// Growth a second over the last minutes.
-    rate: f32,
-    /// The same over the last seconds.
-    now: f32,
-}
-
-/// What a reading of a counter said.
+/// A newer reading of a counter.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum CounterStep {
-    /// Nothing: there was none, or none before it.
-    Nothing,
-    /// It grew by so much, which may be 0.
-    Grew(f64),
+pub(super) struct Step {
+    pub(super) growth: Growth,
+    /// Between the whole seconds in which it and the one before were taken, 255 at most.
+    passed_s: u8,
+}
+
+/// How much a counter grew from one reading to the next.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Growth {
+    /// It is not known: there was none before, or one too far from it.
+    Unknown,
+    /// By so much, which may be 0, in so many seconds.
+    Known { by: f64, seconds: f64 },
     /// It began anew, or is 0 when it is first read.
     Reset,
 }
 
-const _: () = assert!(size_of::<Counter>() <= 16 && size_of::<Counted>() <= 24);
+/// How long a counter had not grown at its newest reading, whole seconds, 255 at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Rest(u8);
 
-impl Moment {
-    pub(super) fn of(at: Timestamp) -> Self {
-        let millis = at.millis().max(0);
-        Self([(millis >> 32) as u16, (millis >> 16) as u16, millis as u16])
-    }
-
-    fn millis(self) -> i64 {
-        self.0
-            .iter()
-            .fold(0, |sum, it| (sum << 16) | i64::from(*it))
-    }
-
-    pub(super) fn timestamp(self) -> Timestamp {
-        Timestamp(self.millis() * NANOS_PER_MILLISECOND)
-    }
-
-    pub(super) fn is_none(self) -> bool {
-        self == Self::default()
-    }
-}
+const _: () = assert!(size_of::<Counter>() <= 9 && size_of::<Rest>() <= 1);
 
 impl Counter {
-    /// Takes in a reading with its time; none while it is gone.
-    pub(super) fn read(&mut self, read: Option<(f64, Timestamp)>) -> CounterStep {
+    /// Takes in a reading with its time, none while it is gone; hands it out if it is newer.
+    pub(super) fn read(
+        &mut self,
+        read: Option<(f64, Timestamp)>,
+        units: f64,
+        now: Timestamp,
+    ) -> Option<Step> {
+        self.at = self.at.aged(now);
         let Some((value, at)) = read else {
-            self.is_joined = false;
-            return CounterStep::Nothing;
+            self.at = self.at.parted();
+            return None;
         };
-        let (before, then, at) = (self.last, self.at, Moment::of(at));
-        if then.is_none() {
-            (self.last, self.at) = (value, at);
-            // Whatever was known of it before, it has begun anew.
-            return match value == 0.0 {
-                true => CounterStep::Reset,
-                false => CounterStep::Nothing,
-            };
+        if !self.at.is_before(at, now) {
+            return None;
         }
-        if at <= then {
-            return CounterStep::Nothing;
-        }
-        (self.last, self.at) = (value, at);
-        let growth = value - before;
-        let seconds = seconds_since(at.timestamp(), then.timestamp());
-        self.is_joined = growth >= 0.0 && seconds <= GAP_S;
-        self.rested_s = match self.is_joined && growth > 0.0 {
-            true => 0,
-            false => {
-                // Of whole seconds, so that what is left of each tick is not lost.
-                let passed = at.timestamp().seconds() - then.timestamp().seconds();
-                let passed = u8::try_from(passed).unwrap_or(u8::MAX);
-                self.rested_s.saturating_add(passed)
-            }
+        let (before, was) = (self.last, self.at);
+        let at = Timestamp::from_millis(at.millis());
+        let then = was.timestamp(now);
+        self.last = Last40::of(value, units);
+        // Whatever was known of one that is first read at 0, it has begun anew.
+        let is_new = was.known() == Known::Never && self.last == Last40::default();
+        let growth = match then.map(|then| seconds_since(at, then)) {
+            _ if is_new || self.last < before => Growth::Reset,
+            Some(seconds) if seconds <= GAP_S => Growth::Known {
+                by: self.last.since(before) / units,
+                seconds,
+            },
+            _ => Growth::Unknown,
         };
-        match self.is_joined {
-            true => CounterStep::Grew(growth),
-            false if growth < 0.0 => CounterStep::Reset,
-            false => CounterStep::Nothing,
-        }
+        let known = match growth {
+            Growth::Known { .. } => Known::Joined,
+            Growth::Unknown | Growth::Reset => Known::Read,
+        };
+        self.at = At::of(at, known, now);
+        let passed = then.and_then(|then| u8::try_from(at.seconds() - then.seconds()).ok());
+        Some(Step {
+            growth,
+            passed_s: passed.unwrap_or(u8::MAX),
+        })
     }
 
-    /// Whether it is known how much it grew.
-    pub(super) fn is_known(&self, now: Timestamp) -> bool {
-        self.is_joined && seconds_since(now, self.at.timestamp()) <= GAP_S
-    }
-
-    /// How long it did not grow, seconds, if it ever did.
-    pub(super) fn rested_s(&self, now: Timestamp) -> f64 {
-        f64::from(self.rested_s) + seconds_since(now, self.at.timestamp())
+    /// How long ago it was read, seconds; none where it is not known how much it grew lately.
+    pub(super) fn age_s(&self, now: Timestamp) -> Option<f64> {
+        let is_joined = self.at.known() == Known::Joined;
+        let at = self.at.timestamp(now).filter(|_| is_joined)?;
+        Some(seconds_since(now, at)).filter(|it| *it <= GAP_S)
     }
 }
 
-impl Counted {
-    /// Takes in a reading with its time; none while it is gone.
-    pub(super) fn read(&mut self, read: Option<(f64, Timestamp)>) {
-        let then = self.counter.at;
-        let said = self.counter.read(read);
-        let at = self.counter.at;
-        if let CounterStep::Grew(growth) = said {
-            let seconds = seconds_since(at.timestamp(), then.timestamp());
-            let moved = |rate: f32, memory_s: f64| {
-                let weight = 1.0 - (-seconds / memory_s).exp();
-                (f64::from(rate) + weight * (growth / seconds - f64::from(rate))) as f32
-            };
-            self.rate = moved(self.rate, MEMORY_S);
-            self.now = moved(self.now, NOW_S);
-        } else if at != then {
-            (self.rate, self.now) = (0.0, 0.0);
+impl Step {
+    /// By how much it is known to have grown.
+    pub(super) const fn grew(&self) -> f64 {
+        match self.growth {
+            Growth::Known { by, .. } => by,
+            Growth::Unknown | Growth::Reset => 0.0,
         }
     }
+}
 
-    /// Growth a second over the last minutes, 0 at rest; none where it is not known.
-    pub(super) fn rate(&self, now: Timestamp) -> Option<f64> {
-        let is_over = self.counter.rested_s(now) > OVER_S;
-        let rate = if is_over { 0.0 } else { self.rate.into() };
-        self.counter.is_known(now).then_some(rate)
+impl Rest {
+    /// Takes in a newer reading. Whole seconds are added up, so that what is left of each tick is not lost.
+    pub(super) fn take(&mut self, step: &Step) {
+        self.0 = match step.grew() > 0.0 {
+            true => 0,
+            false => self.0.saturating_add(step.passed_s),
+        };
     }
 
-    /// Growth a second over the last seconds; none where it is not known.
-    pub(super) fn now(&self, now: Timestamp) -> Option<f64> {
-        self.counter.is_known(now).then_some(self.now.into())
+    /// How long it has not grown, seconds, if the newest reading is so old.
+    pub(super) fn seconds(self, age_s: f64) -> f64 {
+        f64::from(self.0) + age_s
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::time::NANOS_PER_SECOND;
+
+    use super::*;
+    use crate::detect::watch::last::IN_ONE;
+    use crate::view::fixture::NOW;
+
+    const DAY_S: i64 = 86_400;
+
+    fn growth(counter: &mut Counter, value: f64, seconds: i64) -> Option<Growth> {
+        let at = NOW.shifted(seconds * NANOS_PER_SECOND);
+        counter
+            .read(Some((value, at)), IN_ONE, at)
+            .map(|it| it.growth)
+    }
+
+    #[test]
+    fn a_counter_grows_begins_anew_and_is_not_known_after_a_while_without_it() {
+        let mut counter = Counter::default();
+        let grew = |by: f64, seconds: f64| Some(Growth::Known { by, seconds });
+        let mut read = |value: f64, seconds: i64| growth(&mut counter, value, seconds);
+        assert_eq!(read(5.0, 0), Some(Growth::Unknown), "none before it");
+        assert_eq!(read(7.0, 10), grew(2.0, 10.0));
+        assert_eq!(read(7.0, 10), None, "the same reading again");
+        assert_eq!(read(9.0, 5), None, "an older one");
+        assert_eq!(read(7.0, 130), grew(0.0, 120.0));
+        assert_eq!(read(9.0, 251), Some(Growth::Unknown), "too far from it");
+        assert_eq!(read(8.0, 261), Some(Growth::Reset));
+        assert_eq!(read(0.0, 271), Some(Growth::Reset));
+        assert_eq!(read(0.0, 281), grew(0.0, 10.0));
+    }
+
+    #[test]
+    fn a_counter_first_read_at_0_began_anew_and_one_that_was_away_for_days_did_not() {
+        let mut counter = Counter::default();
+        assert_eq!(growth(&mut counter, 0.0, 0), Some(Growth::Reset));
+        let away = NOW.shifted(2 * DAY_S * NANOS_PER_SECOND);
+        assert_eq!(counter.read(None, IN_ONE, away), None);
+        assert_eq!(counter.at.known(), Known::Stale);
+        let told = growth(&mut counter, 0.0, 3 * DAY_S);
+        assert_eq!(told, Some(Growth::Unknown));
+    }
+
+    #[test]
+    fn rest_is_added_up_in_whole_seconds_and_is_over_when_it_grows() {
+        let mut rest = Rest::default();
+        let step = |by: f64, passed_s: u8| Step {
+            growth: Growth::Known { by, seconds: 10.0 },
+            passed_s,
+        };
+        rest.take(&step(0.0, 200));
+        rest.take(&step(0.0, 100));
+        assert_eq!(rest.seconds(1.5), 256.5, "255 at most and what came since");
+        rest.take(&step(0.1, 10));
+        rest.take(&step(0.0, 10));
+        assert_eq!(rest.seconds(0.0), 10.0);
     }
 }

@@ -4,6 +4,7 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::sample::{Missing, Reading};
 use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
+use super::at::TURN_MS;
 use super::*;
 use crate::view::fixture::{self, Does, NOW};
 
@@ -233,10 +234,154 @@ fn of_errors_no_more_is_kept_than_of_none_when_they_are_over() {
         read(&mut watch, metric, 0.0, 0);
         read(&mut watch, metric, 6.0, 10);
     }
-    assert!(watch.corrected.hour.is_some() && watch.uncorrected.some.is_some());
+    let troubled = watch.troubled.as_ref().expect("it made errors");
+    assert_eq!(
+        (troubled.corrected.count(), troubled.uncorrected.count()),
+        (6, 6)
+    );
     for seconds in (20..3_700).step_by(10) {
         read(&mut watch, corrected, 6.0, seconds);
     }
+    assert!(watch.troubled.is_some(), "a reset is owed");
     read(&mut watch, uncorrected, 0.0, 3_700);
-    assert!(watch.corrected.hour.is_none() && watch.uncorrected.some.is_none());
+    assert!(watch.troubled.is_none());
+}
+
+/// What a counter of time says that grew by `part` of each ten seconds.
+fn slowed(watch: &mut Watch, metric: &Metric, from: &mut (f64, i64), part: f64) -> Rates {
+    from.0 += 10.0 * part;
+    from.1 += 10;
+    read(watch, metric, from.0, from.1)
+}
+
+#[test]
+fn of_a_gpu_that_is_well_and_at_its_power_cap_no_more_is_kept() {
+    let mut watch = Watch::default();
+    let mut last = Rates::default();
+    for seconds in (0..7_200).step_by(10) {
+        let capped = 500.0 + seconds as f64 * 0.6;
+        let mut both = live(&gpu::THROTTLE_POWER, Ok(capped), seconds);
+        let heat = live(&gpu::THROTTLE_THERMAL, Ok(90.0), seconds);
+        both.values.extend(heat.values);
+        last = watch.read(&both, None, at(seconds));
+        assert!(watch.troubled.is_none(), "at {seconds}");
+    }
+    assert_eq!((last.heat_part, last.heat_now), (Some(0.0), Some(0.0)));
+    let [part, now] = [last.cap_part, last.cap_now].map(|it| it.expect("it is known"));
+    assert!(
+        (part - 0.6).abs() < 0.001 && (now - 0.6).abs() < 0.001,
+        "{last:?}"
+    );
+}
+
+#[test]
+fn what_is_kept_of_heat_goes_within_58_minutes_of_its_end_and_not_before_it_is_forgotten() {
+    for metric in [&gpu::THROTTLE_THERMAL, &gpu::THROTTLE_BOARD_LIMIT] {
+        let (mut watch, mut from) = (Watch::default(), (0.0, 0));
+        for _ in 0..360 {
+            slowed(&mut watch, metric, &mut from, 1.0);
+        }
+        for after_s in (10..=3_600).step_by(10) {
+            slowed(&mut watch, metric, &mut from, 0.0);
+            let is_kept = watch.troubled.is_some();
+            // e^(-t / 300 s) is 1e-5 after 3,454 s.
+            match after_s {
+                ..=3_440 => assert!(is_kept, "after {after_s} s"),
+                3_480.. => assert!(!is_kept, "after {after_s} s"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn heat_that_comes_back_goes_on_from_what_is_not_forgotten() {
+    let (mut watch, mut from) = (Watch::default(), (0.0, 0));
+    let metric = &gpu::THROTTLE_THERMAL;
+    let mut last = Rates::default();
+    for _ in 0..360 {
+        last = slowed(&mut watch, metric, &mut from, 1.0);
+    }
+    assert!(last.heat_part.is_some_and(|it| it > 0.999), "{last:?}");
+    for _ in 0..60 {
+        last = slowed(&mut watch, metric, &mut from, 0.0);
+    }
+    assert_eq!(last.heat_part, Some(0.0), "it is over");
+    let back = slowed(&mut watch, metric, &mut from, 1.0).heat_part;
+    // Two memories ago, and ten seconds of it again.
+    let (kept, weight) = ((-2.0_f64).exp(), 1.0 - (-10.0_f64 / 300.0).exp());
+    let expected = kept + weight * (1.0 - kept);
+    let back = back.expect("it is known");
+    assert!((back - expected).abs() < 0.001, "{back} and not {expected}");
+}
+
+/// Two readings ten seconds apart, the second at this moment, and what they say.
+fn two_until(watch: &mut Watch, metric: &Metric, until: Timestamp, values: [f64; 2]) -> Rates {
+    let [_, last] = [(values[0], 10), (values[1], 0)].map(|(value, before_s)| {
+        let now = until.shifted(-before_s * NANOS_PER_SECOND);
+        let mut live = live(metric, Ok(value), 0);
+        live.values[0].at = now;
+        watch.read(&live, None, now)
+    });
+    last
+}
+
+#[test]
+fn readings_on_both_sides_of_where_the_bits_of_a_time_begin_anew_are_joined() {
+    let turn = Timestamp::from_millis((NOW.millis() / TURN_MS + 1) * TURN_MS);
+    for metric in [&gpu::THROTTLE_THERMAL, &gpu::THROTTLE_POWER] {
+        let told = [NOW, turn, turn.shifted(5 * NANOS_PER_SECOND)]
+            .map(|until| two_until(&mut Watch::default(), metric, until, [100.0, 105.0]));
+        let grew = told[0].heat_now.or(told[0].cap_now);
+        assert!(grew.is_some_and(|it| it > 0.1), "{told:?}");
+        assert_eq!(told, [told[0]; 3]);
+    }
+}
+
+#[test]
+fn a_counter_that_is_absent_for_weeks_is_joined_to_nothing_also_where_the_bits_of_its_time_seem_to_be()
+ {
+    let corrected = &gpu::ECC_CORRECTED_VOLATILE;
+    // Ten seconds after the bits have turned once, twice and three times: 12, 25 and 37 days; and after 30 days.
+    let turns = [1, 2, 3].map(|turns| turns * TURN_MS / 1_000 + 10);
+    for (is_gone, away_s) in [true, false]
+        .into_iter()
+        .flat_map(|is_gone| turns.map(|it| (is_gone, it)))
+        .chain([(true, 30 * 86_400), (false, 30 * 86_400)])
+    {
+        let mut watch = Watch::default();
+        let known = two_until(&mut watch, corrected, NOW, [2.0, 5.0]);
+        assert_eq!(known.corrected, Some(3));
+        // Its metric is gone, or its agent and the last reading stands.
+        let reading = if is_gone {
+            Err(Missing::NotSupported)
+        } else {
+            Ok(5.0)
+        };
+        let absent = live(corrected, reading, 0);
+        for seconds in (600..away_s).step_by(1_800) {
+            let told = watch.read(&absent, None, at(seconds));
+            assert_eq!(told.corrected, None, "after {seconds} s");
+        }
+        let told = read(&mut watch, corrected, 9.0, away_s);
+        assert_eq!(told.corrected, None, "away for {away_s} s: {is_gone}");
+        let told = read(&mut watch, corrected, 10.0, away_s + 10);
+        assert_eq!(told.corrected, Some(1), "away for {away_s} s: {is_gone}");
+    }
+}
+
+#[test]
+fn readings_that_come_late_are_joined_and_those_ahead_of_now_are_known() {
+    let mut watch = Watch::default();
+    let mut read_at = |value: f64, at_s: i64, now_s: i64| {
+        let live = live(&gpu::ECC_CORRECTED_VOLATILE, Ok(value), at_s);
+        watch.read(&live, None, at(now_s)).corrected
+    };
+    for tick in 0..6 {
+        let told = read_at(tick as f64, 100 * tick, 600 + 10 * tick);
+        assert_eq!(told, None, "it is more than two minutes old");
+    }
+    assert_eq!(read_at(6.0, 600, 660), Some(6), "all were joined");
+    assert_eq!(read_at(7.0, 675, 670), Some(7), "its clock is ahead");
+    assert_eq!(read_at(7.0, 680, 682), Some(7));
 }
