@@ -73,7 +73,7 @@ pub mod attribute {
     pub const RANKS_IN: &str = "ranks_in";
     /// Ranks of the communicator that are known not to be in it, or that do not answer.
     pub const RANKS_NOT_IN: &str = "ranks_not_in";
-    /// How many processes of its container the kernel killed for want of memory while it was watched.
+    /// How many processes of its container, pod or job the kernel killed for want of memory while it was watched.
     pub const OOM_KILLS: &str = "oom_kills";
     /// Where a file lies, as the process sees it.
     pub const PATH: &str = "path";

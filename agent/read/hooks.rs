@@ -12,7 +12,7 @@
 //! [`gpufleet_hooks_tell::readings::MAX_COLLECTIVES`], and those of [`gpufleet_hooks_shm::server::Limits`].
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ mod events;
 
 mod exit;
 
+mod kills;
+
 mod listen;
 
 pub mod nccl_ras;
@@ -54,6 +56,7 @@ mod together;
 
 mod values;
 
+use kills::Cgroups;
 use listen::Listening;
 use outside::{Outside, Who};
 use process::{Process, ProcessId};
@@ -108,6 +111,7 @@ pub struct Hooks {
     processes: BTreeMap<ProcessId, Process>,
     clients: BTreeMap<ClientId, ProcessId>,
     ranks: Ranks,
+    cgroups: Cgroups,
     /// None where nothing is shipped.
     way: Option<Way>,
     outgoing: Outgoing,
@@ -143,6 +147,7 @@ pub(super) fn readers(config: &Config, wiring: &mut Wiring) -> anyhow::Result<Re
     Ok(boxed(reader.map(|it| {
         it.with_probes(config.probe.enabled, probed)
             .with_profiles(profiles)
+            .with_sys(&config.host.sys_folder)
     })))
 }
 
@@ -166,6 +171,7 @@ impl Hooks {
             processes: BTreeMap::new(),
             clients: BTreeMap::new(),
             ranks: Ranks::new(users),
+            cgroups: Cgroups::below(Path::new("/sys")),
             way,
             outgoing: Outgoing::default(),
             outside: None,
@@ -193,6 +199,13 @@ impl Hooks {
     #[must_use]
     pub fn with_profiles(mut self, orders: Option<mpsc::Receiver<ProfileOrder>>) -> Self {
         self.profiles = orders.map(Profiles::new);
+        self
+    }
+
+    /// The same with the host's `/sys` here, whose cgroups count what the kernel killed.
+    #[must_use]
+    pub fn with_sys(mut self, sys: &Path) -> Self {
+        self.cgroups = Cgroups::below(sys);
         self
     }
 
@@ -344,7 +357,7 @@ impl Hooks {
         let spooled = |session| way?.spooled.record(id.pid, id.start_ticks, session);
         self.processes
             .entry(id)
-            .or_insert_with(|| Process::new(client.peer))
+            .or_insert_with(|| Process::new(client.peer, &mut self.cgroups))
             .take(client.id, client.reader, spooled);
     }
 

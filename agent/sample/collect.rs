@@ -6,20 +6,23 @@
 mod holders;
 mod named;
 mod replicas;
+#[cfg(test)]
+mod rounds;
 mod times;
+mod witness;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_telemetry::catalog::{self, MetricId, own};
+use gpufleet_telemetry::catalog::{self, MetricId};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{Part, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
-use gpufleet_telemetry::tick::{Point, PointValue, ResourceTick};
-use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::tick::{Point, ResourceTick};
+use gpufleet_telemetry::time::Timestamp;
 
-use super::evidence::{self, KINDS};
+use super::evidence::KINDS;
 use super::series::{Series, Word, checked};
 use super::{Latest, LatestResource, LatestValue, ReaderHealth, Round, SampleConfig, nanos};
 use crate::attribute::SOURCE;
@@ -84,7 +87,7 @@ struct Entry {
     places: HashMap<(MetricId, Option<Part>), usize>,
     /// Evidence: from second, to second (not included), flags in the order of [`KINDS`].
     seconds: Vec<(i64, i64, [bool; 5])>,
-    /// The reader whose evidence counts.
+    /// The reader whose word counts that it is there and held.
     witness: usize,
     witnessed: Timestamp,
     seen: Timestamp,
@@ -448,53 +451,5 @@ impl Entry {
             .attributes
             .insert(attribute::SOURCE.to_owned(), names.join(","));
         self.resource = Arc::new(merged);
-    }
-
-    /// Takes the evidence of a round, if this reader is the one to say or the other is silent.
-    fn witness(&mut self, readers: &[Reader], reader: usize, at: Timestamp, samples: &[Sample]) {
-        let is_card = matches!(self.resource.kind, ResourceKind::Gpu | ResourceKind::Share);
-        // Who only says what it is has measured nothing, and what a probe found is of then.
-        let is_of_now = samples.iter().any(|it| !own::is_probed(it.metric));
-        if !is_card || !is_of_now {
-            return;
-        }
-        let (mine, other) = (&readers[reader], &readers[self.witness]);
-        let silent = at.since(self.witnessed) > nanos(other.period * 3);
-        if reader != self.witness && mine.rank >= other.rank && !silent {
-            return;
-        }
-        let found = evidence::judge(&self.resource, samples, self.free(mine));
-        if !found.observed && reader != self.witness {
-            return;
-        }
-        self.witness = reader;
-        self.witnessed = at;
-        // A round stands until the reader's next one.
-        let first = at.seconds();
-        let seconds = i64::try_from(mine.period.as_secs()).unwrap_or(1).max(1);
-        self.seconds
-            .push((first, first + seconds, evidence::flags(found)));
-    }
-
-    fn close_evidence(&mut self, start: Timestamp, end: Timestamp, points: &mut Vec<Point>) {
-        if self.seconds.is_empty() {
-            return;
-        }
-        let (first, last) = (start.seconds(), end.0.div_euclid(NANOS_PER_SECOND));
-        let mut bits = [0_u64; KINDS.len()];
-        for (from, to, flags) in &self.seconds {
-            // A round that came after its own tick had been closed is evidence of this one's start.
-            for second in (*from).max(first)..(*to).min(last) {
-                for (bits, set) in bits.iter_mut().zip(flags) {
-                    *bits |= u64::from(*set) << (second - first);
-                }
-            }
-        }
-        self.seconds.retain(|(_, to, _)| *to > last);
-        points.extend(KINDS.iter().zip(bits).map(|(metric, bits)| Point {
-            metric: metric.id,
-            part: None,
-            value: PointValue::SecondBits(bits),
-        }));
     }
 }

@@ -5,6 +5,9 @@ use gpufleet_telemetry::training::Ended;
 
 use super::Cause;
 
+/// The signal by which the kernel ends who takes too much memory.
+const SIGKILL: u32 = 9;
+
 /// Everything known of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Attempt {
@@ -77,8 +80,13 @@ pub struct RankEnd {
     pub ended: Option<Ended>,
     /// The exception that nobody caught: type and first line.
     pub exception: Option<(String, String)>,
-    /// The signal that ended it.
+    /// What it returned; none where a signal ended it, or nobody knows.
+    pub exit_status: Option<i64>,
+    /// The signal that ended it; none also where nobody could ask.
     pub signal: Option<u32>,
+    /// How many processes the kernel killed for want of memory in its container, pod or job while it was watched; 0 also
+    /// where nobody counted.
+    pub oom_kills: u64,
     /// The collective that it was in for longer than any before: function and seconds.
     pub stuck: Option<(String, u64)>,
 }
@@ -185,8 +193,16 @@ impl RankEnd {
     pub(super) fn failed_of_itself(&self) -> bool {
         matches!(
             self.cause(),
-            Some(Cause::Exception | Cause::CudaOutOfMemory)
+            Some(Cause::Exception | Cause::CudaOutOfMemory | Cause::HostOutOfMemory)
         )
+    }
+
+    /// Whether the kernel killed it for want of memory: it went without a word, by the kernel's signal or by none that is
+    /// known, for before Linux 6.15 nobody can ask once its launcher has.
+    fn was_short_of_memory(&self) -> bool {
+        let went_silently = self.ended == Some(Ended::Vanished) && self.exception.is_none();
+        let by_kernel = self.exit_status.is_none() && self.signal.is_none_or(|it| it == SIGKILL);
+        went_silently && by_kernel && self.oom_kills > 0
     }
 
     /// What its own end says.
@@ -220,6 +236,9 @@ impl RankEnd {
                 },
             );
         }
+        if self.was_short_of_memory() {
+            return Some(Cause::HostOutOfMemory);
+        }
         match (self.ended, &self.stuck) {
             (_, Some(_)) => Some(Cause::CollectiveTimeout),
             (Some(Ended::Stopped), None) => Some(Cause::StoppedByUser),
@@ -229,6 +248,17 @@ impl RankEnd {
 
     /// Its end in words.
     pub(super) fn words(&self) -> String {
+        if self.was_short_of_memory() {
+            let how = match self.signal {
+                Some(signal) => format!("{} ended its process", signal_name(signal)),
+                None => "its process was gone without a word".to_owned(),
+            };
+            let processes = match self.oom_kills {
+                1 => "1 process".to_owned(),
+                count => format!("{count} processes"),
+            };
+            return format!("{how}, and the kernel killed {processes} there for want of memory");
+        }
         match (&self.exception, &self.stuck) {
             (Some((kind, message)), _) if message.is_empty() => kind.clone(),
             (Some((kind, message)), _) => format!("{kind}: {message}"),
@@ -253,7 +283,7 @@ fn signal_name(signal: u32) -> String {
         6 => " (SIGABRT)",
         7 => " (SIGBUS)",
         8 => " (SIGFPE)",
-        9 => " (SIGKILL)",
+        SIGKILL => " (SIGKILL)",
         11 => " (SIGSEGV)",
         15 => " (SIGTERM)",
         _ => "",

@@ -183,6 +183,11 @@ fn a_node_at_spot_that_is_gone_was_taken_back_and_one_that_was_left_was_not_lost
         assert_eq!(of(vec![failed(100)], false).cause, cause);
         assert_eq!(of(vec![failed(141)], false).cause, Cause::NodeLost);
     }
+    let short = RankEnd {
+        oom_kills: 1,
+        ..vanished(2, 100)
+    };
+    assert_eq!(of(vec![short], false).cause, Cause::HostOutOfMemory);
     // One that went later than a cause may be told did not end it.
     let mut later = attempt(vec![stopped(2)]);
     later.nodes_lost = vec![node_lost(2, 401, true)];
@@ -303,6 +308,70 @@ fn a_process_that_a_signal_ended_is_said_to_be_though_not_why() {
     let ending = ending(&attempt(vec![echo, killed]));
     assert_eq!((ending.cause, ending.first_rank), (Cause::Unknown, Some(3)));
     assert!(ending.sentence.contains("signal 9 (SIGKILL)"), "{ending:?}");
+}
+
+#[test]
+fn a_process_that_went_where_the_kernel_killed_for_want_of_memory_ran_out_of_it() {
+    let of = |signal, oom_kills| RankEnd {
+        signal,
+        oom_kills,
+        ..vanished(3, 100)
+    };
+    let echo = || raised(1, 90, "RuntimeError", "Connection reset by peer");
+    for (signal, oom_kills, because) in [
+        (
+            Some(9),
+            1,
+            "signal 9 (SIGKILL) ended its process, and the kernel killed 1 process there for want of memory",
+        ),
+        (
+            Some(9),
+            8,
+            "signal 9 (SIGKILL) ended its process, and the kernel killed 8 processes there for want of memory",
+        ),
+        (
+            None,
+            1,
+            "its process was gone without a word, and the kernel killed 1 process there for want of memory",
+        ),
+    ] {
+        let found = ending(&attempt(vec![echo(), of(signal, oom_kills)]));
+        let expected = (Cause::HostOutOfMemory, Some(3));
+        assert_eq!((found.cause, found.first_rank), expected);
+        assert_eq!(found.evidence, [because]);
+        let begins = "The host ran out of memory, first at rank 3 on node-3: ";
+        let sentence = found.sentence.strip_prefix(begins);
+        assert!(
+            sentence.is_some_and(|it| it.starts_with(because)),
+            "{found:?}"
+        );
+    }
+    // Another signal is no kill by the kernel, a status is a word of its own, and an exception says more.
+    let returned = RankEnd {
+        exit_status: Some(1),
+        ..of(None, 1)
+    };
+    let said = RankEnd {
+        oom_kills: 1,
+        ..raised(3, 100, "ValueError", "loss is nan")
+    };
+    for (end, cause) in [
+        (of(Some(11), 1), Cause::Unknown),
+        (of(Some(9), 0), Cause::Unknown),
+        (returned, Cause::Unknown),
+        (said, Cause::Exception),
+    ] {
+        let found = ending(&attempt(vec![end]));
+        assert_eq!(found.cause, cause, "{}", found.sentence);
+    }
+    // Its launcher tore it down after another's end.
+    let torn_down = RankEnd {
+        oom_kills: 1,
+        signal: Some(15),
+        ..vanished(0, 99)
+    };
+    let found = ending(&attempt(vec![torn_down, of(Some(9), 1)]));
+    assert_eq!(found.first_rank, Some(3));
 }
 
 #[test]

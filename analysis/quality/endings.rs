@@ -122,7 +122,10 @@ fn end(attempt: &mut Attempt, cause: Cause, culprit: u32, random: &mut ChaCha8Rn
         }
         Cause::HostOutOfMemory => {
             vanish(own);
-            attempt.pods.push(pod(culprit, "OOMKilled", shown));
+            match random.random_bool(0.5) {
+                true => own.oom_kills = 1,
+                false => attempt.pods.push(pod(culprit, "OOMKilled", shown)),
+            }
         }
         Cause::Preempted => {
             vanish(own);

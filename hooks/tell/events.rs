@@ -39,7 +39,7 @@ pub struct Exit {
     pub status: Option<i32>,
     /// The signal that killed it.
     pub signal: Option<i32>,
-    /// Processes of its container that the kernel killed for memory since it was met.
+    /// Processes that the kernel killed for want of memory in its container, pod or job since it was met.
     pub oom_kills: Option<u64>,
 }
 

@@ -141,6 +141,10 @@ pub struct RankEnd {
     pub exit_status: Option<i64>,
     /// The signal that ended it.
     pub signal: Option<u32>,
+    /// How many processes the kernel killed for want of memory in its container, pod or job; none where nobody said, as
+    /// also an older server.
+    #[serde(default)]
+    pub oom_kills: Option<u64>,
     /// Its last step.
     pub step: Option<u64>,
     /// The step of its last checkpoint.
@@ -346,6 +350,7 @@ impl RankEnd {
                 .get(attribute::EXIT_STATUS)
                 .and_then(|it| it.parse().ok()),
             signal: about.get(attribute::SIGNAL).and_then(|it| it.parse().ok()),
+            oom_kills: number(about, attribute::OOM_KILLS),
             step: number(about, attribute::STEP),
             checkpoint_step: number(about, attribute::CHECKPOINT_STEP),
             phase: about.get(attribute::PHASE).cloned(),
@@ -436,5 +441,20 @@ mod tests {
         assert!(rank.end.is_some());
         rank.learn(&comes_up(Some(600)));
         assert_eq!(rank.end, None);
+    }
+
+    #[test]
+    fn an_end_that_an_older_server_stored_is_read() {
+        let mut told = comes_up(None);
+        told.kind = EventKind::RunEnded;
+        told.attributes = [(attribute::OOM_KILLS.to_owned(), "2".to_owned())].into();
+        let end = RankEnd::of(&told);
+        assert_eq!(end.oom_kills, Some(2));
+        let mut stored = serde_json::to_value(&end).expect("it is JSON");
+        let read = |stored: &serde_json::Value| RankEnd::deserialize(stored).expect("it is read");
+        assert_eq!(read(&stored), end);
+        let fields = stored.as_object_mut().expect("it has fields");
+        assert!(fields.remove("oom_kills").is_some());
+        assert_eq!(read(&stored).oom_kills, None);
     }
 }

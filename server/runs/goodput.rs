@@ -250,6 +250,7 @@ mod tests {
                 ended: Ended::Exception,
                 exit_status: None,
                 signal: None,
+                oom_kills: None,
                 step: Some(step),
                 checkpoint_step: None,
                 phase: None,

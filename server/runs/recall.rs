@@ -221,6 +221,7 @@ mod tests {
             ended: Ended::Vanished,
             exit_status: None,
             signal: Some(9),
+            oom_kills: None,
             step: None,
             checkpoint_step: None,
             phase: None,

@@ -159,7 +159,9 @@ impl Run {
                 at: exception.map(|it| it.at).or(end.map(|it| it.at)),
                 ended: end.map(|it| it.ended),
                 exception: exception.map(|it| (it.kind.clone(), it.message.clone())),
+                exit_status: end.and_then(|it| it.exit_status),
                 signal: end.and_then(|it| it.signal),
+                oom_kills: end.and_then(|it| it.oom_kills).unwrap_or(0),
                 stuck: None,
             }
         });
@@ -189,6 +191,11 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::ending::Cause;
+    use gpufleet_telemetry::event::{Event, EventKind, Severity};
+    use gpufleet_telemetry::identity::ResourceKind;
+    use gpufleet_telemetry::training::attribute;
+
     use super::*;
     use crate::runs::Rank;
     use crate::runs::facts::EndingFacts;
@@ -206,5 +213,34 @@ mod tests {
         // One that does not say that it ended was heard since.
         run.ranks.insert(0, Rank::default());
         assert_eq!(run.state(at(100_000)), silent);
+    }
+
+    #[test]
+    fn what_the_kernel_says_of_the_end_of_a_rank_is_evidence_of_why_its_run_ended() {
+        let at = Timestamp::from_seconds(1_790_000_000);
+        let (signal, kills) = ((attribute::SIGNAL, "9"), (attribute::OOM_KILLS, "1"));
+        let status = (attribute::EXIT_STATUS, "1");
+        for (said, expected) in [
+            (vec![signal, kills], Cause::HostOutOfMemory),
+            (vec![kills], Cause::HostOutOfMemory),
+            (vec![signal], Cause::Unknown),
+            (vec![status, kills], Cause::Unknown),
+        ] {
+            let text = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            let mut rank = Rank::default();
+            rank.facts.learn(&Event {
+                at,
+                kind: EventKind::RunEnded,
+                severity: Severity::Error,
+                resource_kind: ResourceKind::Rank,
+                resource_id: "team/llama/u1/0/0".into(),
+                message: String::new(),
+                attributes: said.iter().map(text).collect(),
+            });
+            let mut run = Run::default();
+            run.ranks.insert(0, rank);
+            let ending = run.ending(at, Known::default());
+            assert_eq!(ending.cause, expected, "{said:?}: {}", ending.sentence);
+        }
     }
 }

@@ -1,12 +1,11 @@
 //! How a process ended, as the kernel says: for one that was killed and could not say it itself.
 //!
 //! Its status is in /proc until its parent has asked for it, and from Linux 6.15 on in what a pidfd
-//! tells after that. Whether memory was the reason is in its cgroup's count of kills.
+//! tells after that. Whether memory was the reason is in its cgroup's count of kills ([`super::kills`]).
 #![expect(unsafe_code, reason = "what a pidfd tells has no safe wrapper")]
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
 
 use gpufleet_hooks_shm::process::start_ticks;
 use gpufleet_hooks_shm::server::Peer;
@@ -14,8 +13,7 @@ use gpufleet_hooks_tell::events::Exit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// Where cgroups are.
-const CGROUPS: &str = "/sys/fs/cgroup";
+use super::kills::{Cgroups, Kills};
 
 /// Field 52 of /proc/<pid>/stat, counted from the field after the closing parenthesis.
 const STATUS_FIELD: usize = 49;
@@ -31,7 +29,7 @@ const EXIT: u64 = 1 << 3;
 pub(super) struct Watch {
     peer: Peer,
     process: Option<OwnedFd>,
-    oom_kills: Option<u64>,
+    kills: Kills,
 }
 
 /// `struct pidfd_info` as of Linux 6.15; later ones write no more than it was asked for.
@@ -46,14 +44,15 @@ struct Info {
 
 impl Watch {
     /// Watches a process from now on.
-    pub(super) fn new(peer: &Peer) -> Self {
+    pub(super) fn new(peer: &Peer, cgroups: &mut Cgroups) -> Self {
         let open = |pid| pidfd_open(pid, PidfdFlags::empty()).ok();
         let process = Pid::from_raw(peer.pid).and_then(open);
-        // Looked at after it is held: else it could be of a later process with the same id.
+        let kills = cgroups.count(peer.pid);
+        // Looked at after both: else they could be of a later process with the same id.
         let is_it = start_ticks(&peer.pid.to_string()) == Some(peer.start_ticks);
         Self {
             process: process.filter(|_| is_it),
-            oom_kills: oom_kills(&peer.group),
+            kills: if is_it { kills } else { Kills::default() },
             peer: peer.clone(),
         }
     }
@@ -75,11 +74,10 @@ impl Watch {
             .unasked()
             .or_else(|| self.process.as_ref().and_then(told));
         let signal = known.map(|it| it & 0x7f).filter(|it| *it != 0);
-        let kills = oom_kills(&self.peer.group).zip(self.oom_kills);
         Exit {
             status: known.filter(|_| signal.is_none()).map(|it| it >> 8 & 0xff),
             signal,
-            oom_kills: kills.and_then(|(now, before)| now.checked_sub(before)),
+            oom_kills: self.kills.since(),
             at: None,
         }
     }
@@ -111,21 +109,15 @@ fn told(process: &OwnedFd) -> Option<i32> {
     (got == 0 && info.mask & EXIT != 0).then_some(info.exit_code)
 }
 
-/// How many processes of a cgroup the kernel killed for memory.
-fn oom_kills(group: &str) -> Option<u64> {
-    let path = PathBuf::from(format!("{CGROUPS}{group}/memory.events"));
-    let text = fs::read_to_string(path).ok()?;
-    let line = text.lines().find_map(|it| it.strip_prefix("oom_kill "))?;
-    line.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::process::{Child, Command};
 
     use super::*;
 
-    fn watched(script: &str) -> (Child, Watch) {
+    /// Runs a script on a machine whose `/proc` and cgroups are in this folder.
+    fn watched(script: &str, machine: &Path) -> (Child, Watch) {
         let mut command = Command::new("sh");
         command
             .args(["-c", script])
@@ -133,14 +125,30 @@ mod tests {
         let child = command.spawn();
         let child = child.expect("there is a shell");
         let pid = child.id();
-        let watch = Watch::new(&Peer {
+        let of_process = machine.join(format!("proc/{pid}"));
+        fs::create_dir_all(&of_process).expect("made");
+        fs::write(of_process.join("cgroup"), "0::/a\n").expect("written");
+        let peer = Peer {
             pid: pid.cast_signed(),
             uid: 0,
             gid: 0,
             start_ticks: start_ticks(&pid.to_string()).expect("it is our child"),
             group: String::new(),
-        });
+        };
+        let watch = Watch::new(&peer, &mut Cgroups::for_tests(machine));
         (child, watch)
+    }
+
+    fn machine() -> tempfile::TempDir {
+        tempfile::tempdir().expect("a folder")
+    }
+
+    /// So many were killed in the only cgroup of a machine.
+    fn kills(machine: &Path, count: u64) {
+        let folder = machine.join("host/a");
+        fs::create_dir_all(&folder).expect("made");
+        let text = format!("oom 9\noom_kill {count}\n");
+        fs::write(folder.join("memory.events"), text).expect("written");
     }
 
     /// Waits until it has ended, without asking how.
@@ -164,7 +172,8 @@ mod tests {
             ("sleep 1; kill -9 $$", killed),
             ("sleep 1; exit 3", returned),
         ] {
-            let (mut child, watch) = watched(script);
+            let machine = machine();
+            let (mut child, watch) = watched(script, machine.path());
             ends(&watch);
             assert_eq!(watch.exit(), expected, "{script}");
             child.wait().expect("our child");
@@ -176,7 +185,40 @@ mod tests {
 
     #[test]
     fn of_a_process_that_lives_nothing_is_said() {
-        let (mut child, watch) = watched("exec sleep 60");
+        let machine = machine();
+        let (mut child, watch) = watched("exec sleep 60", machine.path());
+        assert_eq!(watch.exit(), Exit::default());
+        child.kill().expect("our child");
+        child.wait().expect("our child");
+    }
+
+    #[test]
+    fn what_was_killed_for_want_of_memory_where_it_ran_is_counted_from_when_it_was_met() {
+        let machine = machine();
+        kills(machine.path(), 4);
+        let (mut child, watch) = watched("exec sleep 60", machine.path());
+        kills(machine.path(), 6);
+        child.kill().expect("our child");
+        ends(&watch);
+        let expected = Exit {
+            signal: Some(9),
+            oom_kills: Some(2),
+            ..Exit::default()
+        };
+        assert_eq!(watch.exit(), expected);
+        child.wait().expect("our child");
+    }
+
+    #[test]
+    fn of_another_process_with_the_same_id_nothing_is_counted() {
+        let machine = machine();
+        kills(machine.path(), 4);
+        let (mut child, watch) = watched("exec sleep 60", machine.path());
+        let another = Peer {
+            start_ticks: watch.peer.start_ticks + 1,
+            ..watch.peer.clone()
+        };
+        let watch = Watch::new(&another, &mut Cgroups::for_tests(machine.path()));
         assert_eq!(watch.exit(), Exit::default());
         child.kill().expect("our child");
         child.wait().expect("our child");

@@ -15,6 +15,7 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use uuid::Uuid;
 
 use super::exit::Watch;
+use super::kills::Cgroups;
 use super::listen::Gone;
 use super::ranks::Rank;
 use super::steps::{self, Steps};
@@ -81,9 +82,9 @@ impl ProcessId {
 }
 
 impl Process {
-    pub(super) fn new(peer: Peer) -> Self {
+    pub(super) fn new(peer: Peer, cgroups: &mut Cgroups) -> Self {
         Self {
-            watch: Watch::new(&peer),
+            watch: Watch::new(&peer, cgroups),
             peer,
             regions: Vec::new(),
             left_at: None,

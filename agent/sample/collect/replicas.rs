@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::{Collector, Entry, evidence, nanos};
+use super::super::evidence::{self, ENGINE};
+use super::{Collector, Entry, nanos};
 
 /// A replica of which its reader says nothing for so many of its periods is none any more.
 const PERIODS: u32 = 3;
@@ -47,11 +47,7 @@ impl Collector {
 impl Entry {
     /// Whether a reading that stands says how active it is.
     fn knows_activity(&self, now: Timestamp) -> bool {
-        let tells = [gpu::GRAPHICS_ACTIVE.id, gpu::UTILIZATION.id];
-        self.series.iter().any(|it| {
-            let is_told = it.part.is_none() && tells.contains(&it.metric.id);
-            is_told && it.last.is_ok() && it.is_fresh(now)
-        })
+        ENGINE.iter().any(|it| self.standing(it, now).is_some())
     }
 }
 
@@ -69,42 +65,15 @@ fn is_replica(entry: &Entry) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_telemetry::catalog::Metric;
+    use gpufleet_telemetry::catalog::{Metric, gpu};
     use gpufleet_telemetry::holder::Unknown;
-    use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
-    use gpufleet_telemetry::tick::{PointValue, ResourceTick};
+    use gpufleet_telemetry::sample::ResourceSamples;
+    use gpufleet_telemetry::tick::ResourceTick;
 
-    use super::super::super::{Round, SampleConfig};
     use super::super::KINDS;
+    use super::super::rounds::{self, close, round, told};
     use super::*;
     use crate::attribute::SOURCE;
-    use crate::read::NodeFacts;
-
-    fn round(reader: usize, second: i64, resources: Vec<ResourceSamples>) -> Round {
-        let at = Timestamp::from_seconds(second);
-        Round {
-            reader,
-            at,
-            result: Ok(Readings {
-                at,
-                resources,
-                events: Vec::new(),
-            }),
-            duration: Duration::from_millis(1),
-        }
-    }
-
-    fn told(resource: Resource, samples: &[(&Metric, f64)]) -> ResourceSamples {
-        let sample = |(metric, value): &(&Metric, f64)| Sample {
-            metric: metric.id,
-            part: None,
-            reading: Ok(*value),
-        };
-        ResourceSamples {
-            resource: Arc::new(resource),
-            samples: samples.iter().map(sample).collect(),
-        }
-    }
 
     /// `GPU-1::0` in the hands of a pod, `::1` of nobody, `::2` of nobody knows whom.
     fn replicas() -> Vec<ResourceSamples> {
@@ -129,24 +98,11 @@ mod tests {
             KINDS.len(),
             "no reading of its own: {tick:?}"
         );
-        Some(KINDS.map(|kind| {
-            let point = tick.points.iter().find(|it| it.metric == kind.id);
-            match point.expect("it is there").value {
-                PointValue::SecondBits(bits) => bits,
-                other => panic!("{other:?}"),
-            }
-        }))
+        Some(rounds::bits(tick))
     }
 
     fn collector() -> Collector {
-        let readers = [("nvml", 1), (SOURCE, 5)].into_iter();
-        let readers =
-            readers.map(|(name, seconds)| (Arc::from(name), Duration::from_secs(seconds)));
-        Collector::new(
-            Arc::new(NodeFacts::for_tests()),
-            &SampleConfig::default(),
-            readers,
-        )
+        rounds::collector(&[("nvml", 1), (SOURCE, 5)])
     }
 
     /// Ten seconds from `start` on, in the last five of which the card works.
@@ -154,11 +110,10 @@ mod tests {
         for second in 0..10 {
             let gpu = Resource::new(ResourceKind::Gpu, "GPU-1").with(attribute::SOURCE, "nvml");
             let works = f64::from(u8::from(second >= 5));
-            let read = told(gpu, &[(metric, works), (&gpu::PROCESSES, 1.0)]);
+            let read = told(gpu, &[(metric, Ok(works)), (&gpu::PROCESSES, Ok(1.0))]);
             collector.round(round(0, start + second, vec![read]));
         }
-        let moment = Timestamp::from_seconds;
-        collector.close_tick(moment(start), moment(start + 10))
+        close(collector, start)
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! that of the round.
 
 use gpufleet_hooks_shm::server::Leaving;
+use gpufleet_hooks_tell::events::{Exit, Told, happened};
 
 use super::super::listen::Gone;
 use super::*;
@@ -72,6 +73,29 @@ fn one_that_closed_its_connection_and_lived_on_ended_when_it_was_found_gone() {
     let before = Timestamp(unix_ns());
     let ended = ends(&round(&mut hooks).events);
     assert!(ended["0"] >= before, "{ended:?}");
+}
+
+#[test]
+fn with_the_end_of_a_rank_is_told_how_many_the_kernel_killed_for_want_of_memory() {
+    let writer = Writer::create(WriterKind::Python).expect("a region");
+    writer.identity(&identity(0));
+    let mut reader = Reader::new(writer.file().expect("a file")).expect("a region");
+    let snapshot = reader.snapshot(unix_ns()).expect("it is whole");
+    let rank = Resource::new(ResourceKind::Rank, "team/llama/u1/0/0");
+    let now = Timestamp(unix_ns());
+    for (oom_kills, expected) in [(Some(2), Some("2")), (Some(0), None), (None, None)] {
+        let exit = Exit {
+            signal: Some(9),
+            oom_kills,
+            ..Exit::default()
+        };
+        let told = &mut Told::default();
+        let events = happened(&rank, &snapshot, now, Some(exit), now, told);
+        let ended = events.last().expect("its end");
+        let said = |name: &str| ended.attributes.get(name).map(String::as_str);
+        assert_eq!(said(about::SIGNAL), Some("9"));
+        assert_eq!(said(about::OOM_KILLS), expected);
+    }
 }
 
 #[test]
