@@ -52,7 +52,7 @@ pub fn router() -> Router<Arc<Web>> {
 
 async fn show(State(web): State<Arc<Web>>, Extension(grant): Extension<Grant>) -> Response {
     let view = web.views.get(&web.app).await.seen_with(&grant);
-    let mut text = own::text(&web, view.at).await;
+    let mut text = own::text(&web, web.app.clock.now()).await;
     write_fleet(&mut text, &view);
     incidents::write(&mut text, &web.app.incidents.open(&grant));
     const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
