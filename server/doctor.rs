@@ -6,8 +6,8 @@
 //! that was not looked at. Of clusters that are simulated or recorded nothing is said. A reader who is
 //! bound to one cluster is told of that one alone, and of the server itself that it was not looked at.
 //!
-//! Limits: made again at most once in `FRESH_FOR`, [`NAMED`] places of a finding and [`MAX_FINDINGS`]
-//! findings are named; how many more there are is said.
+//! Limits: made again at most once in `FRESH_FOR`, and nobody waits for that while the last one is younger than
+//! `STANDS_FOR`; [`NAMED`] places of a finding and [`MAX_FINDINGS`] findings are named; how many more there are is said.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -50,6 +50,9 @@ use gather::{Gathered, Places};
 
 /// How old an answer may be: agents ship every 10 s, so more often would show nothing new.
 const FRESH_FOR: Duration = Duration::from_secs(10);
+
+/// How old an answer may be that is given while the next one is made; it says when it was.
+const STANDS_FOR: Duration = Duration::from_secs(30);
 
 /// Most readers with rights of their own whose answers are kept: one for each cluster that a token is
 /// bound to, and one for all.
@@ -256,7 +259,9 @@ impl Doctors {
         let (own, view, specs) = (app.clone(), Arc::clone(view), Arc::clone(specs));
         let seen = grant.clone();
         let making = async move { Ok(make(&own, &view, &specs, &seen).await) };
-        let Ok(doctor) = self.0.get(grant.cluster.clone(), &app.clock, making).await;
+        let (doctors, asked) = (&self.0, grant.cluster.clone());
+        let made = doctors.get_standing(asked, &app.clock, STANDS_FOR, making);
+        let Ok(doctor) = made.await;
         doctor
     }
 }

@@ -5,8 +5,8 @@
 //! incident. What has no price stands behind what has one and is in no sum. What is simulated is a section
 //! of its own, what is recorded is counted and costs nothing. Budgets stand apart: what is over one is no waste.
 //!
-//! Limits: made again at most once in [`FRESH_FOR`], [`MAX_WASTE`] rows and [`MAX_CHANGES`] changes a
-//! section; how many more there are is said.
+//! Limits: made again at most once in [`FRESH_FOR`], and nobody waits for that while the last one is younger than
+//! [`STANDS_FOR`]; [`MAX_WASTE`] rows and [`MAX_CHANGES`] changes a section; how many more there are is said.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -51,6 +51,9 @@ pub use waste::{Kind, Waste};
 
 /// How long an answer is kept: agents ship every 10 s, so more often would show nothing new.
 const FRESH_FOR: Duration = Duration::from_secs(10);
+
+/// How old an answer may be that is given while the next one is made; it says when it was.
+const STANDS_FOR: Duration = Duration::from_secs(30);
 
 /// Most readers with rights of their own whose answers are kept: one for each cluster that a token is
 /// bound to, and one for all.
@@ -169,7 +172,9 @@ impl Todays {
             let saved = own.savings.last(&own, &specs, &seen, view.at);
             Ok(make(&own, &view, &specs, &seen, saved.as_deref()).await)
         };
-        let Ok(today) = self.0.get(grant.cluster.clone(), &app.clock, making).await;
+        let (todays, asked) = (&self.0, grant.cluster.clone());
+        let made = todays.get_standing(asked, &app.clock, STANDS_FOR, making);
+        let Ok(today) = made.await;
         today
     }
 }
