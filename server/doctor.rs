@@ -26,6 +26,7 @@ use crate::disk::{self, Disks};
 use crate::health;
 use crate::inventory::known::Moment;
 use crate::money::now::{self, MoneySnapshot};
+use crate::threads::apart;
 use crate::view::FleetView;
 use crate::words::text::counted;
 use crate::words::{Why, address};
@@ -258,7 +259,7 @@ impl Doctors {
     ) -> Arc<Doctor> {
         let (own, view, specs) = (app.clone(), Arc::clone(view), Arc::clone(specs));
         let seen = grant.clone();
-        let making = async move { Ok(make(&own, &view, &specs, &seen).await) };
+        let making = async move { Ok(make(own, view, specs, seen).await) };
         let (doctors, asked) = (&self.0, grant.cluster.clone());
         let made = doctors.get_standing(asked, &app.clock, STANDS_FOR, making);
         let Ok(doctor) = made.await;
@@ -266,16 +267,15 @@ impl Doctors {
     }
 }
 
-async fn make(app: &App, view: &FleetView, specs: &Specs, grant: &Grant) -> Doctor {
-    let bound = grant.cluster.as_deref();
-    let (disks, store) = match bound {
+async fn make(app: App, view: Arc<FleetView>, specs: Arc<Specs>, grant: Grant) -> Doctor {
+    let (disks, store) = match grant.cluster {
         // Of the server itself this reader is told nothing.
         Some(_) => (Disks::default(), None),
         None => {
             let spool = app.config.ingest.spool_dir.as_str().into();
             tokio::join!(
                 disk::look(spool, app.store.file(), app.room),
-                health::store(app)
+                health::store(&app)
             )
         }
     };
@@ -284,19 +284,23 @@ async fn make(app: &App, view: &FleetView, specs: &Specs, grant: &Grant) -> Doct
         at: view.at,
         monotonic: app.clock.monotonic(),
     };
-    let found = now::now((&app.fleet, &app.inventory), &terms, grant, moment);
-    let look = Look {
-        app,
-        view,
-        found: &found,
-        seen: gather::gather(app, view, specs),
-        runs: training::running(app, view),
-        disks,
-        store,
-        bound,
-        at: view.at,
+    // Two walks over the fleet, and all the checks.
+    let looking = move || {
+        let found = now::now((&app.fleet, &app.inventory), &terms, &grant, moment);
+        let look = Look {
+            app: &app,
+            view: &view,
+            found: &found,
+            seen: gather::gather(&app, &view, &specs),
+            runs: training::running(&app, &view),
+            disks,
+            store,
+            bound: grant.cluster.as_deref(),
+            at: view.at,
+        };
+        look.everything()
     };
-    look.everything()
+    apart(looking).await
 }
 
 impl Look<'_> {

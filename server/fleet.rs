@@ -6,7 +6,7 @@
 //!
 //! Read in this order: [`offer`] (what comes in and what becomes of it), [`agent`] (cursors),
 //! [`sender_clock`], [`naming`], [`resource`], [`owners`], [`fold`], [`holding`], [`live`],
-//! [`steps`], [`commit`].
+//! [`pending`], [`steps`], [`commit`].
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,6 +48,8 @@ pub mod naming;
 mod offer;
 
 mod owners;
+
+mod pending;
 
 mod resource;
 

@@ -27,6 +27,7 @@ use crate::money::savings::Savings;
 use crate::money::savings::reached::Reached;
 use crate::money::tables::Targets;
 use crate::runs::RunKey;
+use crate::threads::apart;
 use crate::view::{Counts, FleetView};
 use crate::words::text::grouped;
 
@@ -168,10 +169,7 @@ impl Todays {
     ) -> Arc<Today> {
         let (own, view, specs) = (app.clone(), Arc::clone(view), Arc::clone(specs));
         let seen = grant.clone();
-        let making = async move {
-            let saved = own.savings.last(&own, &specs, &seen, view.at);
-            Ok(make(&own, &view, &specs, &seen, saved.as_deref()).await)
-        };
+        let making = async move { Ok(make(own, view, specs, seen).await) };
         let (todays, asked) = (&self.0, grant.cluster.clone());
         let made = todays.get_standing(asked, &app.clock, STANDS_FOR, making);
         let Ok(today) = made.await;
@@ -179,54 +177,64 @@ impl Todays {
     }
 }
 
-async fn make(
-    app: &App,
-    view: &FleetView,
-    specs: &Specs,
-    grant: &Grant,
-    saved: Option<&Savings>,
-) -> Today {
-    let past = changes::read(&app.store, grant, view.at).await;
+async fn make(app: App, view: Arc<FleetView>, specs: Arc<Specs>, grant: Grant) -> Today {
+    let saved = app.savings.last(&app, &specs, &grant, view.at);
+    let past = changes::read(&app.store, &grant, view.at).await;
     let past_failed = past.is_err();
     let past = past.unwrap_or_else(|error| {
         tracing::error!(%error, "what happened in the last day cannot be read");
         changes::Past::default()
     });
+    let briefs = training::briefs(&app, &past.failed).await;
     let terms = app.money.terms();
-    let found = now::walked(app, &terms, grant, view.at).await;
-    let mut open = app.incidents.open(grant);
-    let budgets = budgets::over(app, &open, view.at);
-    open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
-    let look = Look {
-        app,
-        view,
-        specs,
-        found: &found,
-        targets: &terms.targets,
-        open: &open,
-        reached: saved.map(|it| &it.reached),
-        is_sized: saved.is_some(),
-        at: view.at,
+    let found = now::walked(&app, &terms, &grant, view.at).await;
+    let looking = move || {
+        let saved = saved.as_deref();
+        let mut open = app.incidents.open(&grant);
+        let budgets = budgets::over(&app, &open, view.at);
+        open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
+        let look = Look {
+            app: &app,
+            view: &view,
+            specs: &specs,
+            found: &found,
+            targets: &terms.targets,
+            open: &open,
+            reached: saved.map(|it| &it.reached),
+            is_sized: saved.is_some(),
+            at: view.at,
+        };
+        Today {
+            at: view.at,
+            currency: terms.sources.cost.currency.clone(),
+            budgets,
+            sections: sections(&look, saved, &past, &briefs),
+            recorded: view.counts(Origin::Recorded).all,
+            past_failed,
+        }
     };
-    let mut rows = waste::idle(&look);
-    rows.extend(waste::held_back(&look));
-    rows.extend(waste::incidents(&look));
-    let (below, unrated) = training::below_target(&look);
+    apart(looking).await
+}
+
+/// What is live and what is simulated, each where there is some.
+fn sections(
+    look: &Look<'_>,
+    saved: Option<&Savings>,
+    past: &changes::Past,
+    briefs: &[Option<training::Brief>],
+) -> Vec<Section> {
+    let mut rows = waste::idle(look);
+    rows.extend(waste::held_back(look));
+    rows.extend(waste::incidents(look));
+    let (below, unrated) = training::below_target(look);
     rows.extend(below);
-    rows.extend(training::failed(&look, &past.failed).await);
+    rows.extend(training::failed(look, &past.failed, briefs));
     rows.extend(saved.into_iter().flat_map(right_size::rows));
     let sections = [Origin::Live, Origin::Simulated].into_iter();
-    let sections = sections.filter(|origin| view.of(*origin).next().is_some());
-    Today {
-        at: view.at,
-        currency: terms.sources.cost.currency.clone(),
-        budgets,
-        sections: sections
-            .map(|origin| section(&look, origin, &rows, &unrated, &past))
-            .collect(),
-        recorded: view.counts(Origin::Recorded).all,
-        past_failed,
-    }
+    let sections = sections.filter(|origin| look.view.of(*origin).next().is_some());
+    sections
+        .map(|origin| section(look, origin, &rows, &unrated, past))
+        .collect()
 }
 
 fn section(

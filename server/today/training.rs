@@ -20,6 +20,7 @@ use gpufleet_telemetry::training::JobId;
 
 use super::waste::{Kind, Waste};
 use super::{Look, owner};
+use crate::App;
 use crate::money::savings::reached::Like;
 use crate::runs::advice::profile;
 use crate::runs::{KnownRun, Run, RunKey, State};
@@ -60,7 +61,7 @@ impl Unrated {
 }
 
 /// What a run computes with.
-struct Brief {
+pub(super) struct Brief {
     step_s: Option<f64>,
     gpus: BTreeSet<String>,
     count: usize,
@@ -202,22 +203,47 @@ fn advice(look: &Look<'_>, key: &RunKey) -> Option<String> {
     ))
 }
 
-/// Jobs whose attempts broke off, by what was lost to it in the last day.
-pub(super) async fn failed(look: &Look<'_>, runs: &[KnownRun]) -> Vec<Waste> {
-    let mut jobs: BTreeMap<(&Arc<str>, &JobId), Vec<&KnownRun>> = BTreeMap::new();
+/// What each of these runs computed with, where that is known.
+pub(super) async fn briefs(app: &App, runs: &[KnownRun]) -> Vec<Option<Brief>> {
+    let mut briefs = Vec::with_capacity(runs.len());
     for run in runs {
-        let job = (&run.key.cluster, &run.key.run.job);
-        jobs.entry(job).or_default().push(run);
+        briefs.push(brief(app, &run.key).await);
     }
-    let mut rows = Vec::new();
-    for attempts in jobs.into_values() {
-        let mut losses = Vec::with_capacity(attempts.len());
-        for attempt in &attempts {
-            losses.push(lost(look, attempt).await);
+    briefs
+}
+
+async fn brief(app: &App, key: &RunKey) -> Option<Brief> {
+    if let Some(brief) = app.fleet.runs().look(key, Brief::of) {
+        return Some(brief);
+    }
+    match app.store.run(key).await {
+        Ok(known) => known.map(|it| Brief::of(&Run::of_store(it))),
+        Err(error) => {
+            tracing::error!(%error, "a run that broke off cannot be read");
+            None
         }
-        rows.extend(of_job(look, &attempts, &losses));
     }
-    rows
+}
+
+/// Jobs whose attempts broke off, each with what it computed with, by what was lost to it in the last day.
+pub(super) fn failed(look: &Look<'_>, runs: &[KnownRun], briefs: &[Option<Brief>]) -> Vec<Waste> {
+    let mut jobs: BTreeMap<(&Arc<str>, &JobId), Broken<'_>> = BTreeMap::new();
+    for (run, brief) in runs.iter().zip(briefs) {
+        let job = jobs.entry((&run.key.cluster, &run.key.run.job));
+        let job = job.or_default();
+        job.attempts.push(run);
+        job.losses.push(lost(look, run, brief.as_ref()));
+    }
+    let jobs = jobs.into_values();
+    jobs.filter_map(|it| of_job(look, &it.attempts, &it.losses))
+        .collect()
+}
+
+/// The attempts of a job that broke off, and what each lost.
+#[derive(Default)]
+struct Broken<'a> {
+    attempts: Vec<&'a KnownRun>,
+    losses: Vec<Loss>,
 }
 
 /// What an attempt that broke off lost.
@@ -228,25 +254,14 @@ struct Loss {
     gpus: usize,
 }
 
-async fn lost(look: &Look<'_>, attempt: &KnownRun) -> Loss {
-    let key = &attempt.key;
-    let brief = match look.app.fleet.runs().look(key, Brief::of) {
-        Some(brief) => Some(brief),
-        None => match look.app.store.run(key).await {
-            Ok(known) => known.map(|it| Brief::of(&Run::of_store(it))),
-            Err(error) => {
-                tracing::error!(%error, "a run that broke off cannot be read");
-                None
-            }
-        },
-    };
+fn lost(look: &Look<'_>, attempt: &KnownRun, brief: Option<&Brief>) -> Loss {
     let steps = attempt.facts.ending.as_ref().and_then(|it| it.steps_lost);
-    let gpus = brief.as_ref().map_or(0, |it| it.count);
-    let step_s = brief.as_ref().and_then(|it| it.step_s);
+    let gpus = brief.map_or(0, |it| it.count);
+    let step_s = brief.and_then(|it| it.step_s);
     let gpu_s = steps
         .zip(step_s)
         .map(|(steps, each)| steps as f64 * each * gpus as f64);
-    let second = brief.and_then(|it| it.second(look, &key.cluster));
+    let second = brief.and_then(|it| it.second(look, &attempt.key.cluster));
     let cost = gpu_s
         .zip(second)
         .map(|(seconds, price)| (seconds * price) as i128);
