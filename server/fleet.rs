@@ -198,8 +198,11 @@ impl Fleet {
 
     /// Shows one resource to `look`. A shard is locked meanwhile: copy what is needed.
     pub fn look<T>(&self, key: &ResourceKey, look: impl FnOnce(&Live) -> T) -> Option<T> {
-        for shard in &self.shards {
-            let shard = lock(shard);
+        // What an agent reports is in its shard; of anything else any shard may know.
+        let own = self.owners.agent(key).map(place);
+        let others = (0..SHARDS).filter(|it| Some(*it) != own);
+        for number in own.into_iter().chain(others) {
+            let shard = lock(&self.shards[number]);
             if let Some(tracked) = shard.resources.get(key).filter(|it| it.visible) {
                 return Some(look(&tracked.live));
             }
@@ -306,8 +309,7 @@ impl Fleet {
     }
 
     fn shard_of(&self, agent: AgentId) -> &Mutex<Shard> {
-        // The last byte of a random UUID is random; nil, the foreign agent, gets shard 0.
-        &self.shards[usize::from(agent.0.as_bytes()[15]) % SHARDS]
+        &self.shards[place(agent)]
     }
 
     /// Another agent that reports the same resource and whose points are left out, the last one.
@@ -323,6 +325,11 @@ impl PendingBytes {
             Lane::Backfill => &self.backfill,
         }
     }
+}
+
+/// Which shard is an agent's. The last byte of a random UUID is random; nil, the foreign agent, gets the first.
+fn place(agent: AgentId) -> usize {
+    usize::from(agent.0.as_bytes()[15]) % SHARDS
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
