@@ -4,7 +4,9 @@ use gpufleet_telemetry::identity::{Resource, attribute};
 
 use super::*;
 use crate::auth::Grant;
+use crate::money::Terms;
 use crate::money::now::{self, MoneySnapshot};
+use crate::words::text;
 
 #[tokio::test]
 async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_mends_it() {
@@ -61,16 +63,49 @@ async fn a_month_that_is_over_has_a_page_without_what_is_idle_now_and_one_to_com
 #[tokio::test]
 async fn a_month_stands_while_the_next_one_is_made_and_not_for_ever() {
     let server = server().await;
-    let months = async || server.get("/cost").await.1.contains("September 2026:");
+    let added_up = format!("Added up at {} UTC", text::moment(fixture::NOW));
+    let months = async || server.get("/cost").await.1.contains(&added_up);
     assert!(months().await, "it is made");
     // What is made from here on does not come.
     server.store.close().await;
-    for seconds in [59, 60] {
+    for seconds in [59, 840] {
         server.pass(seconds);
         assert!(months().await, "after {seconds} seconds more");
     }
+    let now = format!("As of {} UTC", text::moment(server.app.clock.now()));
+    let (_, page) = server.get("/cost").await;
+    assert!(page.contains(&now), "what is idle is newer: {page}");
     server.pass(1);
     assert!(!months().await, "it would be far behind its page");
+}
+
+#[tokio::test]
+async fn a_month_at_the_prices_of_before_is_given_to_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("targets.csv");
+    let write = |least: f64| {
+        let head = "from,until,cluster,team,job,measure,least";
+        let rows = format!("{head}\n2026-01-01,,prod,ml,,sm_active,{least}\n");
+        std::fs::write(&table, rows).unwrap();
+    };
+    write(0.5);
+    let mut config = Config::for_tests();
+    config.cost.tables = vec![table.display().to_string()];
+    let server = server_with(config, fixture::fleet(), false).await;
+    let status = async || server.get("/cost").await.0;
+    assert_eq!(status().await, StatusCode::OK);
+    let refresh = async || {
+        let (app, store) = (&server.app, &server.store);
+        app.money.refresh(store, &app.config).await.unwrap().number
+    };
+    let before = refresh().await;
+    assert_eq!(before, refresh().await, "nothing changed");
+    assert_eq!(status().await, StatusCode::OK);
+    write(0.6);
+    assert_ne!(before, refresh().await);
+    // What is made from here on does not come.
+    server.store.close().await;
+    assert_eq!(status().await, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]
@@ -91,6 +126,10 @@ async fn who_asks_within_a_second_shares_one_walk_of_the_fleet() {
     assert_eq!(clusters(&walks[2]), ["prod"]);
     assert_eq!(clusters(&walks[3]), ["demo"]);
     assert!(walks[0].all.len() >= 2);
+    let other = Arc::new(Terms::of(server.app.money.terms().sources.clone()));
+    let all = Grant::default();
+    let by_other = now::walked(&server.app, &other, &all, server.app.clock.now()).await;
+    assert!(!Arc::ptr_eq(&walks[0], &by_other), "at other prices");
     server.pass(10);
     let (app, terms) = (&server.app, server.app.money.terms());
     let later = now::walked(app, &terms, &Grant { cluster: None }, app.clock.now()).await;
