@@ -11,8 +11,8 @@
 //!   autotuning);
 //! - data loading: waiting for the next batch, in steps that were kept;
 //! - checkpoint save and restore: time in which training stood still for it;
-//! - wasted progress: steps that a later attempt did again, and what an attempt that broke off did
-//!   after its last step;
+//! - wasted progress: steps that a later attempt did again, or will have to: those that the end of the last attempt lost,
+//!   until a later one says where it went on; and what an attempt that broke off did after its last step;
 //! - infrastructure recovery: between the end of one attempt and the start of the next;
 //! - custom: evaluation, and phases that the script named itself;
 //! - not observed: time in which steps were done that nobody kept (before the record begins, or lost on
@@ -88,6 +88,8 @@ pub struct Attempt {
     pub unseen_ns: u64,
     /// Whether it broke off: neither finished nor still running.
     pub was_disrupted: bool,
+    /// The last of its steps that its end lost, where it broke off and that is known.
+    pub steps_lost: Option<u64>,
     /// Its steps, oldest first.
     pub steps: Vec<Step>,
     /// Time in which training stood still to save checkpoints, outside of steps, nanoseconds.
@@ -108,7 +110,7 @@ pub struct Goodput {
     pub above_ideal_ns: u64,
     /// Steps that were kept.
     pub steps: u64,
-    /// Steps that a later attempt did again.
+    /// Steps that a later attempt did again, or will have to.
     pub steps_wasted: u64,
 }
 
@@ -200,16 +202,25 @@ pub fn goodput(attempts: &[Attempt]) -> Goodput {
         }
         let ended_at = attempt.ended_at.max(started_at);
         behind = Some(ended_at);
-        let redone_from = redone_from(&attempts[place + 1..]);
+        let redone_from = redone_from(&attempts[place + 1..]).or_else(|| attempt.lost_from());
+        let redone_from = redone_from.unwrap_or(u64::MAX);
         give_out(attempt, started_at, ended_at, redone_from, &mut goodput);
     }
     goodput
 }
 
-/// The first step that a later attempt did again.
-fn redone_from(later: &[Attempt]) -> u64 {
+/// The first step that a later attempt did again; none where none did a step.
+fn redone_from(later: &[Attempt]) -> Option<u64> {
     let first = |attempt: &Attempt| attempt.steps.iter().map(|it| it.step).min();
-    later.iter().filter_map(first).min().unwrap_or(u64::MAX)
+    later.iter().filter_map(first).min()
+}
+
+impl Attempt {
+    /// The first of the steps that its end lost.
+    fn lost_from(&self) -> Option<u64> {
+        let last = self.steps.iter().map(|it| it.step).max()?;
+        Some((last + 1).saturating_sub(self.steps_lost?))
+    }
 }
 
 fn give_out(

@@ -1,6 +1,7 @@
 //! Whether training goes wrong in its numbers: a run that burns GPU-hours and learns nothing.
 //!
-//! Method, per step of the rank that reads the loss: not finite (loss or gradient norm) for 3 steps;
+//! Method, per step of the rank that reads the loss, as far as it is told (the server hears of one each ten seconds at
+//! most): not finite (loss or gradient norm) for 3 steps;
 //! loss above its robust trend by 6σ for 20 steps; gradient norm above its trend by 6σ and ×3 for 3
 //! steps; more than 5 % of the last 200 steps skipped by the loss scaler; loss the same to the bit
 //! for 50 steps. Trend and σ are exponential means (1 in 50 steps) that take a step in at most 3σ
@@ -41,7 +42,7 @@ pub const MOST_SKIPS: u32 = 10;
 pub const STUCK_STEPS: u16 = 50;
 /// Steps that only teach the trend.
 pub const LEARN_STEPS: u16 = 200;
-/// Steps above the trend after which it is the new one.
+/// Steps above the trend after which it is the new one: a run that was changed on purpose is not in trouble for ever.
 pub const ACCEPT_STEPS: u8 = 200;
 /// Part of the way that a trend goes with a step.
 const PACE: f64 = 0.02;

@@ -31,7 +31,7 @@
 //! Limits: a slow rank of a tensor-parallel group whose collectives are inside of its busy time
 //! makes its whole group slow; a column that is slow as a whole (a node that holds it) is found by
 //! the first look only; two peers are judged with low confidence, one rank not at all. At most
-//! [`MAX_RANKS`] ranks, ≤512 bytes each; steps of which less than half the ranks are known are left
+//! [`MAX_RANKS`] ranks, [`RANK_BYTES`] each; steps of which less than half the ranks are known are left
 //! out and counted.
 
 use std::collections::BTreeMap;
@@ -298,8 +298,8 @@ struct Rank {
     blamed_since: Option<u64>,
 }
 
-/// Most bytes that are kept of a rank, its number and what it is held with.
-const RANK_BYTES: usize = 512;
+/// Most bytes that are kept of a rank, with its number.
+pub const RANK_BYTES: usize = 276;
 const _: () =
     assert!(size_of::<u32>() + size_of::<Rank>() + 2 * LONGEST * size_of::<i16>() <= RANK_BYTES);
 

@@ -10,12 +10,12 @@ use crate::table::Table;
 use crate::words;
 
 /// States of a GPU in which it could work and does not, as the API is asked for them.
-const IDLE: &str = "unallocated,parked,held_empty,gap";
+const IDLE: &str = "unallocated,parked,held_empty";
 
 /// Which GPUs.
 #[derive(Debug, Args)]
 pub(crate) struct Filter {
-    /// Only those that could work and do not: held by nobody, or held and inactive. Those that are
+    /// Only those that could work and do not: held by nobody, or held and inactive for five minutes. Those that are
     /// not observed are not among them.
     #[arg(long)]
     idle: bool,
@@ -100,7 +100,7 @@ mod tests {
         };
         assert_eq!(filter.given(), [("cluster", "prod")]);
         filter.idle = true;
-        let states = "unallocated,parked,held_empty,gap";
+        let states = "unallocated,parked,held_empty";
         assert_eq!(filter.given(), [("cluster", "prod"), ("state", states)]);
     }
 

@@ -78,12 +78,26 @@ fn more(text: &mut String, section: &Value, name: &str, what: &str) {
     }
 }
 
+/// States in which a GPU is at work: a pause of under five minutes is one.
+const AT_WORK: &[&str] = &[
+    "active_efficient",
+    "active_inefficient",
+    "active_unrated",
+    "gap",
+];
+
+/// The other states, as the page calls them.
+const OTHERWISE: [(&[&str], &str); 6] = [
+    (&["unallocated", "parked", "held_empty"], "idle"),
+    (&["stalled"], "stalled"),
+    (&["unhealthy"], "lost or unhealthy"),
+    (&["starting_node", "starting_pod"], "starting"),
+    (&["draining"], "draining"),
+    (&["unobserved"], "not measured"),
+];
+
 fn line(section: &Value, currency: &str, is_judged: bool) -> String {
     let counts = &section["counts"];
-    let states = counts["by_state"].as_object().into_iter().flatten();
-    let states: Vec<String> = states
-        .map(|(state, count)| format!("{count} {}", words::plain(state).replace('_', " ")))
-        .collect();
     let money = match (
         section["waste_nano_per_day"].as_f64(),
         section["nano_per_day"].as_f64(),
@@ -96,11 +110,38 @@ fn line(section: &Value, currency: &str, is_judged: bool) -> String {
         _ => "no GPU has a price".to_owned(),
     };
     format!(
-        "{}: {}; {money}; {}\n",
-        gpus(counts["gpus"].as_f64().unwrap_or(0.0)),
-        states.join(", "),
+        "{}; {money}; {}\n",
+        doing(counts),
         incidents(section, is_judged)
     )
+}
+
+/// What so many GPUs do, in the words of the page.
+fn doing(counts: &Value) -> String {
+    let of = |states: &[&str]| -> u64 {
+        let count = |state: &&str| counts["by_state"][*state].as_u64();
+        states.iter().filter_map(count).sum()
+    };
+    let all = counts["gpus"].as_u64().unwrap_or(0);
+    if all == 0 {
+        return "no GPU".to_owned();
+    }
+    let mut line = format!("{} of {} at work", of(AT_WORK), gpus(all as f64));
+    for (states, name) in OTHERWISE {
+        match of(states) {
+            0 => {}
+            count => line.push_str(&format!(", {count} {name}")),
+        }
+    }
+    let known: u64 = AT_WORK
+        .iter()
+        .chain(OTHERWISE.iter().flat_map(|it| it.0))
+        .map(|it| of(&[it]))
+        .sum();
+    match all.saturating_sub(known) {
+        0 => line,
+        newer => format!("{line}, {newer} in a newer state"),
+    }
 }
 
 fn incidents(section: &Value, is_judged: bool) -> String {
@@ -219,7 +260,7 @@ mod tests {
         let text = text(&today);
         let (live, simulated) = text.split_once("\nSIMULATED").unwrap_or_default();
         for words in [
-            "8 GPUs: 8 parked; $265.50 a day of $265.50 goes to waste; 1 incident open on 1 node",
+            "0 of 8 GPUs at work, 8 idle; $265.50 a day of $265.50 goes to waste; 1 incident open on 1 node",
             "$265.50  held empty  llama  nlp",
             "… and 2 rows that cost less",
             "not measured: 3 GPUs. Mend it.",
@@ -231,6 +272,15 @@ mod tests {
             simulated.contains("no GPU has a price") && simulated.contains("8 GPUs  held empty")
         );
         assert!(!simulated.contains('$'), "what is not known is not $0.00");
+    }
+
+    #[test]
+    fn gpus_are_told_in_the_words_of_the_page_and_a_newer_servers_state_is_not_lost() {
+        let states = json!({"active_unrated": 3, "gap": 1, "unallocated": 2, "held_empty": 1, "dreaming": 1});
+        assert_eq!(
+            doing(&json!({"gpus": 8, "by_state": states})),
+            "4 of 8 GPUs at work, 3 idle, 1 in a newer state"
+        );
     }
 
     #[test]

@@ -114,11 +114,12 @@ section! {
         pub slower_by: f64 = regression::LEAST_CHANGE,
         /// A loss or a gradient's norm is too high this many standard deviations above its trend, 3 to 100.
         pub loss_sigmas: f64 = loss::FIRE_SIGMAS,
-        /// A loss has left its trend when it is too high for this many steps, 1 to 199.
+        /// A loss has left its trend when it is too high in this many readings in a row, of which there is one each 10 s at
+        /// most, 1 to 199.
         pub loss_steps: f64 = f64::from(loss::DIVERGED_STEPS),
         /// Loss or gradient are not finite for this many steps in a row, 1 to 200.
         pub loss_not_finite_steps: f64 = f64::from(loss::NON_FINITE_STEPS),
-        /// A loss does not change when it is the same to the bit for this many steps, 10 to 10000.
+        /// A loss does not change when it is the same to the bit in this many readings in a row, 10 to 10000.
         pub loss_stuck_steps: f64 = f64::from(loss::STUCK_STEPS),
         /// Memory leaks when it rises with at least this z by Mann-Kendall, 1.65 to 10, …
         pub leak_z: f64 = grows::FIRE_Z,
@@ -352,6 +353,12 @@ impl Detectors {
             .collect();
         let (inventory, seen_at) = around.inventory;
         let told = inventory.told(nodes.keys().map(|it| &*it.1));
+        let without_agent = inventory.without_agent(&told, seen_at).into_iter();
+        let without_agent = without_agent.map(|it| {
+            let price = fleet::listed_price(inventory.cluster(), &it.node, &mut prices);
+            (it, price)
+        });
+        let without_agent: Vec<_> = without_agent.collect();
         let by = self.tuned;
         let snapshot = TickSnapshot {
             now,
@@ -362,10 +369,7 @@ impl Detectors {
             fleet: around.fleet,
             is_gone: around.is_gone,
             is_told: &|node| told.has(node),
-            blind: (
-                inventory.cluster(),
-                &inventory.without_agent(&told, seen_at),
-            ),
+            blind: (inventory.cluster(), &without_agent),
             before: &before,
         };
         let mut found = Findings::default();
@@ -414,11 +418,11 @@ impl Detectors {
     }
 
     /// Every detector. That of the network comes before that of runs, which it tells why one became slower, and
-    /// that before clocks, which are asked of jobs alone whose runs tell nothing.
+    /// that before idleness, which is not that of a run that saves, and before clocks, which are asked of jobs alone whose
+    /// runs tell nothing.
     fn all(&mut self) -> [&mut dyn Detector; 12] {
         [
             &mut self.faults,
-            &mut self.idle,
             &mut self.silent,
             &mut self.without_agent,
             &mut self.leaking,
@@ -427,6 +431,7 @@ impl Detectors {
             &mut self.watches.readers,
             &mut self.watches.network,
             &mut self.runs,
+            &mut self.idle,
             &mut self.clocks,
             &mut self.budgets,
         ]

@@ -189,6 +189,7 @@ const fn check(
 #[rustfmt::skip]
 const CHECKS: &[OneCheck] = &[
     check("silent", Scope::Nodes, "every node is heard", agents::silent),
+    check("no_agent", Scope::Cluster, "every node with GPUs has an agent", agents::none),
     check("readers", Scope::Agents, "the agents' readers succeed", agents::readers),
     check("spools", Scope::Agents, "agents can keep and ship what they read", agents::spools),
     check("agent_limits", Scope::Agents, "agents leave nothing out", agents::limits),

@@ -165,7 +165,7 @@ pub async fn find(
             of_node(&mut found, cluster, node, &asked, view.at);
         }
     }
-    for it in blind::without_agent(app, grant, view) {
+    for it in blind::without_agent(app, grant.cluster.as_deref(), view) {
         if asked.is_all_of([&*it.node.name]).is_some() {
             // It has no page of its own, so nobody is led there at once.
             found.nodes.add(false, || Match {

@@ -219,12 +219,13 @@ async fn round(
         }
         let now = app.clock.now();
         ask.from = known.and_then(|it| it.from).or(Some(now));
+        ask.is_tainted = known.is_some_and(|it| it.is_tainted);
         if known.is_none() && handed.nodes.len() >= most {
             beyond += 1;
             continue;
         }
         let is_new = known.is_none() || handed.begun.contains(&node);
-        match hand_off(app, writing.as_ref(), &node, &ask, is_new).await {
+        match hand_off(app, writing.as_ref(), &node, &mut ask, is_new).await {
             Ok(()) => {
                 handed.begun.remove(&node);
                 handed.nodes.insert(node, ask);
@@ -233,10 +234,12 @@ async fn round(
             Err(Failed::Api(error)) if error.is_not_found() => {}
             Err(error) => {
                 let goes_on = error.is_of_one_node();
-                if !handed.nodes.contains_key(&node) {
+                if is_new {
                     handed.begun.insert(node.clone());
-                    handed.nodes.insert(node, Ask::unknown(ask.from));
                 }
+                let half = handed.nodes.entry(node);
+                let half = half.or_insert_with(|| Ask::unknown(ask.from, false));
+                half.is_tainted = ask.is_tainted;
                 if !goes_on {
                     return Err(error);
                 }
@@ -265,7 +268,7 @@ async fn hand_off(
     app: &App,
     api: Option<&Api>,
     node: &str,
-    ask: &Ask,
+    ask: &mut Ask,
     is_new: bool,
 ) -> Result<(), Failed> {
     let now = app.clock.now();
@@ -273,7 +276,12 @@ async fn hand_off(
     if let Some(api) = api {
         set_condition(api, node, &ask.condition(now)).await?;
         if taints {
-            set_taint(api, node, true).await?;
+            let set = set_taint(api, node, true).await;
+            // What was refused is not there; of what broke off nobody knows.
+            let is_refused =
+                matches!(&set, Err(ApiError::Status { status, .. }) if status.is_client_error());
+            ask.is_tainted |= !is_refused;
+            set?;
         }
         if is_new {
             tell(api, &ask.event(node, now)).await?;
@@ -302,8 +310,11 @@ async fn take_back(app: &App, api: Option<&Api>, node: &str, ask: &Ask) -> Resul
     if let Some(api) = api {
         let cleared = async {
             set_condition(api, node, &ask::whole(now)).await?;
-            // Also where the taint was switched off meanwhile.
-            set_taint(api, node, false).await
+            // Also where the taint was switched off meanwhile. Who may set none may not read a node either.
+            match ask.is_tainted {
+                true => set_taint(api, node, false).await,
+                false => Ok(()),
+            }
         };
         match cleared.await {
             // A node that is gone has nothing that is to be taken back.
@@ -426,7 +437,7 @@ async fn found(api: &Api) -> Result<BTreeMap<String, Ask>, ApiError> {
             let ours = conditions.iter().find(is_ours);
             if is_tainted || ours.is_some() {
                 let from = ours.and_then(|it| moment(it.last_transition_time.as_deref()?));
-                found.insert(node.metadata.name, Ask::unknown(from));
+                found.insert(node.metadata.name, Ask::unknown(from, is_tainted));
             }
         }
         next = page.metadata.next.unwrap_or_default();

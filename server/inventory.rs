@@ -393,7 +393,7 @@ async fn restore(app: &App) -> Result<(), StoreError> {
     let since = app.clock.now().shifted(-CHANGES_FOR_NS);
     let cluster = &app.inventory.cluster;
     let records = app.store.inventory(cluster, since).await?;
-    let changes = app.store.inventory_changes(cluster, since).await?;
+    let changes = app.store.inventory_changes(cluster, since, None).await?;
     let seen = app.store.inventory_seen(cluster).await?;
     app.inventory.known().restore(records, changes, seen);
     let hour = app.clock.now().minute().hour();

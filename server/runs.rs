@@ -33,6 +33,7 @@ pub mod ring;
 mod room;
 mod recall;
 pub mod complete;
+pub mod stopped;
 pub mod state;
 pub mod watch;
 pub mod blind;

@@ -129,7 +129,7 @@ pub use steps::MAX_STEP_BYTES_READ;
 pub use subjects::MAX_RESOURCES;
 pub use tables::MAX_TABLES;
 
-use database::{Database, Transaction};
+use database::{Database, Row, Transaction, Value};
 use error::Doing;
 use gpufleet_program::section;
 use gpufleet_telemetry::time::Clock;
@@ -307,8 +307,7 @@ impl Store {
     /// # Errors
     /// When it does not, with why.
     pub async fn check(&self) -> Result<(), StoreError> {
-        let mut transaction = self.read().await?;
-        let one = transaction.fetch_int("SELECT CAST(1 AS BIGINT)", &[]).await;
+        let one = self.ask("SELECT CAST(1 AS BIGINT)", &[]).await;
         one.doing("asking the database for a sign of life")
             .map(|_| ())
     }
@@ -336,6 +335,11 @@ impl Store {
         }
         let transaction = self.0.database.write().await;
         transaction.doing("beginning to write")
+    }
+
+    /// The rows of one statement; for several that are to see one moment there is [`Self::read`].
+    async fn ask(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, sqlx::Error> {
+        self.0.database.ask(sql, values).await
     }
 
     async fn read(&self) -> Result<Transaction, StoreError> {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::incident::Incident;
-use gpufleet_analysis::owner::Payer;
+use gpufleet_analysis::owner::{Owners, Payer};
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
@@ -22,6 +22,7 @@ use gpufleet_telemetry::time::Timestamp;
 use crate::App;
 use crate::answers::Answers;
 use crate::auth::Grant;
+use crate::money::Terms;
 use crate::money::now::{self, MoneySnapshot};
 use crate::money::savings::Savings;
 use crate::money::savings::reached::Reached;
@@ -144,6 +145,7 @@ pub(crate) struct Look<'a> {
     pub(crate) specs: &'a Specs,
     pub(crate) found: &'a MoneySnapshot,
     pub(crate) targets: &'a Targets,
+    pub(crate) owners: &'a Owners,
     pub(crate) open: &'a [Incident],
     /// What runs that ended reached of MFU; none where it is not worked out yet.
     pub(crate) reached: Option<&'a Reached>,
@@ -177,59 +179,79 @@ impl Todays {
     }
 }
 
+/// What a [`Look`] is at.
+struct Seen {
+    app: App,
+    view: Arc<FleetView>,
+    specs: Arc<Specs>,
+    found: Arc<MoneySnapshot>,
+    terms: Arc<Terms>,
+    open: Vec<Incident>,
+    saved: Option<Arc<Savings>>,
+}
+
+impl Seen {
+    fn look(&self) -> Look<'_> {
+        Look {
+            app: &self.app,
+            view: &self.view,
+            specs: &self.specs,
+            found: &self.found,
+            targets: &self.terms.targets,
+            owners: &self.terms.owners,
+            open: &self.open,
+            reached: self.saved.as_ref().map(|it| &it.reached),
+            is_sized: self.saved.is_some(),
+            at: self.view.at,
+        }
+    }
+}
+
 async fn make(app: App, view: Arc<FleetView>, specs: Arc<Specs>, grant: Grant) -> Today {
     let saved = app.savings.last(&app, &specs, &grant, view.at);
-    let past = changes::read(&app.store, &grant, view.at).await;
+    let past = changes::read(&app, &grant, view.at).await;
     let past_failed = past.is_err();
     let past = past.unwrap_or_else(|error| {
         tracing::error!(%error, "what happened in the last day cannot be read");
         changes::Past::default()
     });
-    let briefs = training::briefs(&app, &past.failed).await;
     let terms = app.money.terms();
     let found = now::walked(&app, &terms, &grant, view.at).await;
-    let looking = move || {
-        let saved = saved.as_deref();
-        let mut open = app.incidents.open(&grant);
-        let budgets = budgets::over(&app, &open, view.at);
-        open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
-        let look = Look {
-            app: &app,
-            view: &view,
-            specs: &specs,
-            found: &found,
-            targets: &terms.targets,
-            open: &open,
-            reached: saved.map(|it| &it.reached),
-            is_sized: saved.is_some(),
-            at: view.at,
-        };
-        Today {
-            at: view.at,
-            currency: terms.sources.cost.currency.clone(),
-            budgets,
-            sections: sections(&look, saved, &past, &briefs),
-            recorded: view.counts(Origin::Recorded).all,
-            past_failed,
-        }
+    let mut open = app.incidents.open(&grant);
+    let budgets = budgets::over(&app, &open, view.at);
+    open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
+    let seen = Seen {
+        app,
+        view,
+        specs,
+        found,
+        terms,
+        open,
+        saved,
+    };
+    let failed = training::failed(&seen.look(), &past.failed).await;
+    // Beside the threads that answer: it looks at every GPU and run.
+    let looking = move || Today {
+        at: seen.view.at,
+        currency: seen.terms.sources.cost.currency.clone(),
+        budgets,
+        sections: sections(&seen, failed, &past),
+        recorded: seen.view.counts(Origin::Recorded).all,
+        past_failed,
     };
     apart(looking).await
 }
 
 /// What is live and what is simulated, each where there is some.
-fn sections(
-    look: &Look<'_>,
-    saved: Option<&Savings>,
-    past: &changes::Past,
-    briefs: &[Option<training::Brief>],
-) -> Vec<Section> {
+fn sections(seen: &Seen, failed: Vec<Waste>, past: &changes::Past) -> Vec<Section> {
+    let look = &seen.look();
     let mut rows = waste::idle(look);
     rows.extend(waste::held_back(look));
     rows.extend(waste::incidents(look));
     let (below, unrated) = training::below_target(look);
     rows.extend(below);
-    rows.extend(training::failed(look, &past.failed, briefs));
-    rows.extend(saved.into_iter().flat_map(right_size::rows));
+    rows.extend(failed);
+    rows.extend(seen.saved.iter().flat_map(|it| right_size::rows(it)));
     let sections = [Origin::Live, Origin::Simulated].into_iter();
     let sections = sections.filter(|origin| look.view.of(*origin).next().is_some());
     sections
@@ -307,7 +329,7 @@ impl Look<'_> {
         self.found.gpu(cluster, gpu).map(|it| &it.payer)
     }
 
-    /// Who pays for a run: who pays for the first of its GPUs that is known.
+    /// Who pays for a run that has its GPUs: who pays for the first of them that is known.
     pub(crate) fn owner_of_run(&self, key: &RunKey) -> Option<&Payer> {
         let gpus = self.app.fleet.runs().gpus(key);
         gpus.iter()

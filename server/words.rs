@@ -106,7 +106,7 @@ pub const fn missing(reason: Missing) -> Why {
         Missing::DriverHang => why(
             "missing-driver_hang",
             "driver hangs",
-            "A driver call for this GPU did not return, so it is left out while the others go on.",
+            "A driver call did not return, so what it reads is left out while the rest goes on.",
             "Drain the node and reboot it; the hang is in the driver, not in the agent.",
         ),
         Missing::Timeout => why(

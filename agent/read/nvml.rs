@@ -5,7 +5,8 @@
 //! side asks for a round, waits no longer than its deadline, and when a call takes longer than
 //! [`NvmlConfig::call_timeout_ms`] it names GPU and function, kills the child without waiting in
 //! line ([`yard`]), and goes on in the same turn with a child that leaves that GPU alone. A GPU left
-//! alone is tried again every [`RETRY_GPU`] by a child of its own.
+//! alone is tried again every [`RETRY_GPU`] by a child of its own. A wait for XIDs that does not
+//! return costs the XIDs for as long, and they are told as missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -138,8 +139,8 @@ pub struct Nvml {
     probe: Option<(u32, Process)>,
     /// Indices that the present child has told of.
     heard: BTreeSet<u32>,
-    /// When the thread that waits for XIDs may be used again.
-    deaf_until: Duration,
+    /// Until when XIDs are not waited for, because a wait for them hung.
+    deaf_until: Option<Duration>,
     listed_at: Duration,
     listed: Option<usize>,
     restarts: u64,
@@ -204,7 +205,7 @@ impl Nvml {
             watched: BTreeMap::new(),
             probe: None,
             heard: BTreeSet::new(),
-            deaf_until: Duration::ZERO,
+            deaf_until: None,
             listed_at: Duration::ZERO,
             listed: None,
             restarts: 0,
@@ -225,7 +226,7 @@ impl Nvml {
         self.restarts
     }
 
-    /// Makes the next try of a GPU that does not answer due now, for tests.
+    /// Makes the next try of what does not answer due now, for tests.
     #[doc(hidden)]
     pub fn retry_now(&mut self) {
         for watched in self.watched.values_mut() {
@@ -234,6 +235,7 @@ impl Nvml {
         if let Main::Down { not_before, .. } = &mut self.main {
             *not_before = Duration::ZERO;
         }
+        self.deaf_until = self.deaf_until.map(|_| Duration::ZERO);
         self.listed_at = Duration::ZERO;
     }
 

@@ -1,7 +1,8 @@
 //! Data-bound: the loader is slower than the GPUs, for want of workers, CPU, disk or network.
 //!
 //! The loader makes a batch in a step's time; to make none wait it has to be step ÷ (step − wait) as
-//! fast. With CPU to spare that many more workers do it. What stays is [`LEFT`] of the step.
+//! fast. With CPU to spare that many more workers do it. What stays is [`LEFT`] of the step. Where there are CPUs for
+//! fewer of them the loader sets the pace still, and w workers of n today remove no more than 1 − n ÷ w.
 //!
 //! What it waits for the host says: the part of the time in which some task waits for I/O, and how busy its CPUs are. A
 //! host that does not tell the first (a kernel with `psi=0`) leaves disk and workers alike: more workers are advised
@@ -13,7 +14,9 @@
 
 use gpufleet_telemetry::catalog::Unit;
 
-use super::{Advice, Bottleneck, Confidence, Host, Knob, Part, Profile, SetUp, pinning};
+use super::{
+    Advice, Bottleneck, Confidence, Host, Knob, LEAST_SHARE, Part, Profile, SetUp, pinning,
+};
 use crate::cause::Reading;
 
 /// What a good loader still makes wait.
@@ -29,10 +32,10 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
     let faster = 1.0 / (1.0 - share.min(0.95));
     let is_pressed = host.io_pressure.map(|it| it >= IO_PRESSED);
     let is_full = host.cpu_busy.map(|it| it >= CPU_FULL);
-    let (bottleneck, knob, confidence) = match (is_pressed, is_full) {
+    let (bottleneck, (knob, most), confidence) = match (is_pressed, is_full) {
         (Some(true), _) => {
             let (bottleneck, knob) = storage(host.is_network_storage);
-            (bottleneck, knob, Confidence::Medium)
+            (bottleneck, (knob, 1.0), Confidence::Medium)
         }
         (_, Some(true)) => {
             let knob = Knob {
@@ -40,19 +43,19 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
                 today: host.cpus_per_rank.map(|it| format!("{it:.0} a rank")),
                 proposed: format!("{faster:.1} times as many, or transforms that cost less"),
             };
-            (Bottleneck::DataCpu, knob, Confidence::Medium)
+            (Bottleneck::DataCpu, (knob, 1.0), Confidence::Medium)
         }
         (Some(false), Some(false)) => {
-            let knob = workers(run, faster)?;
+            let more = workers(run, share, faster)?;
             let sure = match host.is_limit_known {
                 true => Confidence::High,
                 false => Confidence::Medium,
             };
-            (Bottleneck::DataWorkers, knob, sure)
+            (Bottleneck::DataWorkers, more, sure)
         }
         _ => {
-            let knob = workers(run, faster)?;
-            (Bottleneck::DataUnknown, knob, Confidence::Low)
+            let more = workers(run, share, faster)?;
+            (Bottleneck::DataUnknown, more, Confidence::Low)
         }
     };
     let waits = matches!(
@@ -76,7 +79,7 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
         knob,
         also: also.filter(|_| waits).collect(),
         share,
-        removed: Ok((share - LEFT).max(0.0)),
+        removed: Ok((share - LEFT).min(most).max(0.0)),
         confidence,
     })
 }
@@ -113,18 +116,22 @@ fn storage(is_network: Option<bool>) -> (Bottleneck, Knob) {
     (bottleneck, knob)
 }
 
-/// So many times as many workers, no more than there are CPUs; none where these are as many already: more of them help
-/// nobody.
-fn workers(run: &Profile, faster: f64) -> Option<Knob> {
+/// So many times as many workers, no more than there are CPUs, and the share of a step that they remove at most; none
+/// where there are as many already, or nearly: more of them help nobody.
+fn workers(run: &Profile, share: f64, faster: f64) -> Option<(Knob, f64)> {
     let today = run.set_up.num_workers;
     let cpus = run.host.cpus_per_rank;
     let most = cpus.map_or(u32::MAX, |it| it.max(1.0) as u32);
     let wanted = today.map(|it| ((f64::from(it.max(1)) * faster).ceil() as u32).min(most));
-    if wanted.is_some() && wanted <= today {
+    // Without workers the process loads by itself, for that share of a step, and computes nothing meanwhile.
+    let at_work = today.map(|it| if it == 0 { share } else { f64::from(it) });
+    let removed = at_work.zip(wanted);
+    let removed = removed.map_or(1.0, |(today, wanted)| 1.0 - today / f64::from(wanted));
+    if removed < LEAST_SHARE / 2.0 {
         return None;
     }
     let proposed = wanted.map_or_else(|| format!("{faster:.1} times as many"), |it| it.to_string());
-    Some(Knob::of(&run.set_up, "num_workers", proposed))
+    Some((Knob::of(&run.set_up, "num_workers", proposed), removed))
 }
 
 /// What else of the loader makes a batch come sooner, where the run tells that it is not so.

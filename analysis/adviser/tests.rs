@@ -346,6 +346,40 @@ fn as_many_workers_as_cpus_are_not_made_more() {
 }
 
 #[test]
+fn no_more_is_promised_of_workers_than_as_many_do_as_there_are_cpus() {
+    let mut run = Profile {
+        gpus: 8,
+        nano_usd_per_gpu_second: Some(277_778),
+        step_s: 6.0,
+        data_wait_s: Some(4.0),
+        ..well()
+    };
+    for (workers, cpus, expected) in [
+        // Three times as many would do; five make a batch in 4.8 s.
+        (4, 5.0, Some(("5", 0.2))),
+        (4, 24.0, Some(("12", 2.0 / 3.0 - data::LEFT))),
+        (63, 64.0, Some(("64", 1.0 / 64.0))),
+        (127, 128.0, None),
+        // One alone loads for 4 s beside the 2 s of computing.
+        (0, 1.0, Some(("1", 1.0 / 3.0))),
+    ] {
+        run.set_up.num_workers = Some(workers);
+        run.host.cpus_per_rank = Some(cpus);
+        let advised = advise(&run);
+        let found = advised.first().map(|it| (&*it.knob.proposed, removed(it)));
+        assert_eq!(found.map(|it| it.0), expected.map(|it| it.0), "{workers}");
+        let [found, expected] = [found, expected].map(|it| it.map_or(0.0, |it| it.1));
+        near(found, expected);
+    }
+    run.set_up.num_workers = Some(4);
+    run.host.cpus_per_rank = Some(5.0);
+    let advice = only(&run);
+    near(gain(&advice), 1.25);
+    let a_day = advice.nano_usd_per_day(&run).expect("it has a price");
+    near(a_day as f64 / 1e9, 38.4);
+}
+
+#[test]
 fn checkpoints_are_best_where_saving_and_losing_cost_the_same() {
     near(best_interval(60.0, 120_000.0), 3_794.73);
     let best = best_interval(60.0, 120_000.0);

@@ -97,6 +97,33 @@ fn steps_that_any_later_attempt_did_again_are_wasted_and_not_only_the_next_ones(
 }
 
 #[test]
+fn what_the_end_of_the_last_attempt_lost_is_wasted_before_another_does_it_again() {
+    let broken = Attempt {
+        was_disrupted: true,
+        steps_lost: Some(25),
+        ..attempt(0, steps(0..100, 2, 0), 10)
+    };
+    let alone = goodput(std::slice::from_ref(&broken));
+    assert_eq!(alone.of(Productive), 150 * SECOND);
+    assert_eq!(alone.of(WastedProgress), 60 * SECOND);
+    assert_eq!((alone.steps, alone.steps_wasted), (75, 25));
+    let totals = totals::of_totals(&totals::Totals {
+        held_ns: 230 * SECOND,
+        steps: 100,
+        wall_ns: 200 * SECOND,
+        steps_lost: 25,
+        startup_ns: 20 * SECOND,
+        ..totals::Totals::default()
+    });
+    let totals = totals.expect("it has steps");
+    assert_eq!(alone.ratio(), totals.ratio());
+    // A later one did less of it again: its word goes before what was thought to be lost.
+    let again = attempt(300, steps(90..95, 2, 0), 0);
+    let found = goodput(&[broken, again]);
+    assert_eq!((found.steps, found.steps_wasted), (95, 10));
+}
+
+#[test]
 fn an_attempt_without_a_step_is_initialisation() {
     let run = Attempt {
         started_at: at(0),
@@ -211,6 +238,7 @@ proptest! {
                 first_step_at: (first > 50).then(|| at(first)),
                 last_step_at: (last > 50).then(|| at(last)),
                 was_disrupted,
+                steps_lost: was_disrupted.then_some(unseen),
                 steps: raw
                     .into_iter()
                     .map(|(step, wall, wait)| Step {

@@ -1,6 +1,7 @@
 //! What GPU time was worth: use by team, cost of a useful GPU-hour, and waste ranked by money.
 //!
-//! Useful time is active time; a useful GPU-hour costs all that the team's time cost. Waste is every
+//! Useful time is active time, and its share is of the time that was observed; a useful GPU-hour costs all that the
+//! team's time cost, which is not known where some of it has no price. Waste is every
 //! state that is money for nothing, by team, job and state, the dearest first. Inefficiency (active
 //! below its target) is apart, as the money of the time that was missing to the target.
 //!
@@ -40,9 +41,9 @@ pub struct Use {
     pub active: Sum,
     /// Money for nothing.
     pub waste: Sum,
-    /// Active share of all time, millionths.
-    pub active_millionths: i128,
-    /// What a useful GPU-hour cost, nano-units; none without one.
+    /// Active share of the time that was observed, millionths; none where nothing was.
+    pub active_millionths: Option<i128>,
+    /// What a useful GPU-hour cost, nano-units; none without one, or where some of the time has no price.
     pub cost_per_useful_hour: Option<i128>,
     /// What inefficiency cost, nano-units; none where no active time was held against a target.
     pub inefficiency: Option<i128>,
@@ -82,6 +83,8 @@ pub fn uses(report: &Report<'_>) -> Vec<Use> {
             .get(&State::ActiveInefficient)
             .copied()
             .unwrap_or_default();
+        let unseen = group.states.get(&State::Unobserved);
+        let observed = group.sum.gpu_millis - unseen.map_or(0, |it| it.gpu_millis);
         let lost = ratio(low.cost, low.lost_millis.into(), low.gpu_millis.into());
         let is_rated = [State::ActiveEfficient, State::ActiveInefficient]
             .iter()
@@ -93,13 +96,9 @@ pub fn uses(report: &Report<'_>) -> Vec<Use> {
             total: group.sum,
             active,
             waste,
-            active_millionths: ratio(
-                active.gpu_millis.into(),
-                1_000_000,
-                group.sum.gpu_millis.into(),
-            )
-            .unwrap_or(0),
-            cost_per_useful_hour: ratio(group.sum.cost, 3_600_000, active.gpu_millis.into()),
+            active_millionths: ratio(active.gpu_millis.into(), 1_000_000, observed.into()),
+            cost_per_useful_hour: ratio(group.sum.cost, 3_600_000, active.gpu_millis.into())
+                .filter(|_| group.sum.unpriced_millis == 0),
             inefficiency: is_rated.then(|| lost.unwrap_or(0)),
         }
     };
@@ -149,6 +148,7 @@ pub fn csv(report: &Report<'_>) -> String {
         "team",
         "gpu_hours",
         "active_gpu_hours",
+        "unpriced_gpu_hours",
         "active_ratio",
         "cost",
         "waste_cost",
@@ -174,7 +174,8 @@ pub fn csv(report: &Report<'_>) -> String {
             it.payer.clone(),
             hours(it.total.gpu_millis),
             hours(it.active.gpu_millis),
-            decimal(it.active_millionths * 1_000),
+            hours(it.total.unpriced_millis),
+            part(it.active_millionths).unwrap_or_default(),
             decimal(it.total.cost),
             decimal(it.waste.cost),
             it.inefficiency.map(decimal).unwrap_or_default(),
@@ -202,7 +203,7 @@ pub fn json(report: &Report<'_>) -> String {
             "team": it.payer,
             "gpu_millis": it.total.gpu_millis,
             "active_gpu_millis": it.active.gpu_millis,
-            "active_ratio": decimal(it.active_millionths * 1_000),
+            "active_ratio": part(it.active_millionths),
             "cost": decimal(it.total.cost),
             "waste_cost": decimal(it.waste.cost),
             "inefficiency_cost": it.inefficiency.map(decimal),

@@ -7,6 +7,8 @@ mod advice;
 
 mod against;
 
+mod groups;
+
 mod states;
 
 mod terms;
@@ -19,7 +21,6 @@ use crate::chargeback::view::{By, Group};
 use crate::ledger::State;
 use crate::money::ratio;
 use crate::owner::Payer;
-use crate::table;
 
 /// Most rows of a table on the page. More is no reading; the CSV has all.
 const MAX_ROWS: usize = 200;
@@ -37,8 +38,6 @@ const HEIGHT: i128 = 1_000;
 #[template(path = "chargeback.html")]
 struct Page {
     title: String,
-    from: String,
-    until: String,
     currency: String,
     balance: String,
     is_balanced: bool,
@@ -48,12 +47,14 @@ struct Page {
     bars: Vec<Bar>,
     groups: Vec<Row>,
     groups_left_out: Option<Row>,
+    groups_all: Row,
+    columns: groups::Columns,
     states: Vec<Row>,
     days: Vec<DayBar>,
     day_first: String,
     day_last: String,
     day_most: String,
-    borne: Vec<(String, String)>,
+    borne: Vec<Row>,
     uses: Vec<Row>,
     serving: Vec<Row>,
     demand: Vec<Row>,
@@ -119,10 +120,10 @@ pub fn html(report: &Report<'_>) -> String {
     let (days, day_most) = days(report);
     let notes = made.notes.iter();
     let notes = notes.map(|(note, times)| format!("{note} ({times} times)"));
+    let whole = made.whole();
+    let columns = groups::Columns::of(&whole.sum);
     let page = Page {
         title: report.title.clone(),
-        from: table::moment_text(made.from_ms),
-        until: table::moment_text(made.until_ms),
         currency: made.currency.clone(),
         balance: if balance.is_exact() {
             "The lines add up to the node-hours' price exactly.".to_owned()
@@ -135,18 +136,20 @@ pub fn html(report: &Report<'_>) -> String {
         legend: LEGEND.to_vec(),
         by: report.by.iter().map(|it| it.name()).collect(),
         bars: bars(&groups),
-        groups: groups.iter().take(MAX_ROWS).map(group_row).collect(),
-        groups_left_out: left_out(&groups, report.by.len()),
-        states: states::rows(&made.whole()),
+        groups: groups
+            .iter()
+            .take(MAX_ROWS)
+            .map(|it| columns.row(it))
+            .collect(),
+        groups_left_out: groups::left_out(&groups, report.by.len(), columns),
+        groups_all: groups::all(&whole, report.by.len(), columns),
+        columns,
+        states: states::rows(&whole),
         day_first: day_text(first_day(report)),
         day_last: day_text(made.until_ms.div_euclid(crate::chargeback::MILLIS_PER_DAY) - 1),
         days,
         day_most: money(day_most),
-        borne: report
-            .borne
-            .iter()
-            .map(|(who, cost)| (bearer_words(who), money(*cost)))
-            .collect(),
+        borne: groups::borne(report),
         uses: efficiency::uses(report)
             .iter()
             .take(MAX_ROWS)
@@ -335,51 +338,15 @@ fn first_day(report: &Report<'_>) -> i64 {
         .div_euclid(crate::chargeback::MILLIS_PER_DAY)
 }
 
-fn group_row(group: &Group) -> Row {
-    let of = |is_in: fn(State) -> bool| {
-        let states = group.states.iter().filter(|it| is_in(*it.0));
-        states.map(|it| it.1.cost).sum::<i128>()
-    };
-    let unobserved = group
-        .states
-        .get(&State::Unobserved)
-        .map_or(0, |it| it.gpu_millis);
-    Row {
-        words: group.words.iter().map(|it| or_dash(it)).collect(),
-        numbers: vec![
-            hours(group.sum.gpu_millis),
-            money(group.sum.cost),
-            states::gpu_only(&group.sum),
-            money(of(State::is_active)),
-            money(of(State::is_idle)),
-            money(of(|it| it == State::Stalled)),
-            hours(unobserved),
-            hours(group.sum.unpriced_millis),
-            terms::energy(&group.sum),
-        ],
-        is_bad: false,
-    }
-}
-
-/// What the table leaves out, as one row; none when it leaves nothing out.
-fn left_out(groups: &[Group], columns: usize) -> Option<Row> {
-    let rest = groups.get(MAX_ROWS..).filter(|it| !it.is_empty())?;
-    let mut all = Group::default();
-    rest.iter().for_each(|it| all.add(it));
-    all.words = vec![String::new(); columns];
-    let mut row = group_row(&all);
-    row.words[0] = format!("{} more, in the CSV", rest.len());
-    Some(row)
-}
-
 fn use_row(it: &efficiency::Use) -> Row {
     Row {
         words: vec![or_dash(&it.payer)],
         numbers: vec![
             hours(it.total.gpu_millis),
-            percent(it.active_millionths, 1_000_000),
+            it.active_millionths
+                .map_or("not measured".to_owned(), |it| percent(it, 1_000_000)),
             it.cost_per_useful_hour.map_or("–".to_owned(), money),
-            money(it.waste.cost),
+            priced(&it.waste),
             it.inefficiency.map_or("–".to_owned(), money),
             mean(&it.training, &it.training.goodput),
             mean(&it.training, &it.training.mfu),
@@ -388,14 +355,29 @@ fn use_row(it: &efficiency::Use) -> Row {
     }
 }
 
+/// What time cost; at least so much where some of it has no price.
+fn priced(sum: &Sum) -> String {
+    match sum.unpriced_millis {
+        0 => money(sum.cost),
+        unpriced if unpriced >= sum.gpu_millis => "no price".to_owned(),
+        _ => format!("≥ {}", money(sum.cost)),
+    }
+}
+
 /// A figure of training, and how much of the team's time is behind it.
 fn mean(training: &efficiency::Training, mean: &efficiency::Mean) -> String {
     let whole = 1_000_000;
     match mean.millionths().zip(training.covered(mean)) {
-        Some((figure, covered)) => {
-            format!("{} of {}", percent(figure, whole), percent(covered, whole))
-        }
+        Some((figure, covered)) => known_of(&percent(figure, whole), covered, whole),
         None => "–".to_owned(),
+    }
+}
+
+/// A figure, with how much of the time it is known for where that is not all of it, to a tenth of a percent.
+fn known_of(figure: &str, known: i128, whole: i128) -> String {
+    match ratio(known, 1_000, whole) {
+        Some(0..1_000) => format!("{figure} (known for {} of the time)", percent(known, whole)),
+        _ => figure.to_owned(),
     }
 }
 
@@ -406,7 +388,7 @@ fn waste_row(it: &efficiency::Waste) -> Row {
             or_dash(&it.job),
             it.state.name().replace('_', " "),
         ],
-        numbers: vec![hours(it.sum.gpu_millis), money(it.sum.cost)],
+        numbers: vec![hours(it.sum.gpu_millis), priced(&it.sum)],
         is_bad: false,
     }
 }

@@ -419,7 +419,7 @@ fn goodput_and_mfu_of_a_team_are_those_of_its_runs_and_say_how_much_is_behind_th
             .lines()
             .any(|it| it.starts_with("science,") && it.contains(",2,0.8,"))
     );
-    assert!(html(&report).contains("80.0 % of "));
+    assert!(html(&report).contains("80.0 % (known for "));
 }
 
 #[test]
@@ -447,6 +447,13 @@ fn demand_stands_beside_supply_and_a_queue_that_nobody_sees_is_not_known() {
     let value: serde_json::Value = serde_json::from_str(&efficiency::json(&report)).expect("JSON");
     assert_eq!(value["demand"][0]["waited_for_gpus"], "12.0");
     assert!(html(&report).contains("<td class=\"n\">12.0</td><td class=\"n\">50.0 %</td>"));
+    report.demand.push(efficiency::Demand {
+        cluster: "never-a-node".to_owned(),
+        seen_millis: HOUR,
+        waiting_gpu_millis: 64 * HOUR,
+    });
+    let bare = efficiency::balances(&report).remove(1);
+    assert_eq!((bare.gpus, bare.waited_for), (0, Some(64_000)));
     report.demand.clear();
     let value: serde_json::Value = serde_json::from_str(&efficiency::json(&report)).expect("JSON");
     assert!(value["demand"][0]["waited_for_gpus"].is_null());
@@ -470,6 +477,16 @@ fn use_and_waste_are_ranked_by_money_and_inefficiency_is_apart() {
         .expect("a team");
     let low = low.states[&State::ActiveInefficient];
     assert!((inefficiency - low.cost / 4).abs() <= low.cost / 1_000);
+    let mut unpriced = made.clone();
+    for (key, sum) in &mut unpriced.lines {
+        if unpriced.payers[key.payer].name() == "money" && key.state.is_active() {
+            (sum.unpriced_millis, sum.cost) = (sum.gpu_millis, 0);
+        }
+    }
+    let mut told = efficiency::uses(&self::report(&fleet, &unpriced));
+    told.retain(|it| it.payer == "money");
+    assert_eq!(told[0].cost_per_useful_hour, None);
+    assert!(money.cost_per_useful_hour.is_some());
     let waste = efficiency::waste(&made, &fleet);
     assert!(waste.windows(2).all(|it| it[0].sum.cost >= it[1].sum.cost));
     let all: i128 = waste.iter().map(|it| it.sum.cost).sum();

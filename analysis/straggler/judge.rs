@@ -91,7 +91,12 @@ impl Run {
         if self.incomplete.count_ones() * 2 > u64::BITS.min(self.seen) {
             verdict.silent = Some(Silent::RanksMissing);
         } else if stages.is_empty() {
-            verdict.silent = Some(self.why_no_peers());
+            let why = self.why_no_peers();
+            // Who is alone on its stage has no peers; how much work the stage has is known all the same.
+            if why == Silent::NoPeers {
+                verdict.stages = self.imbalance();
+            }
+            verdict.silent = Some(why);
         } else {
             for (stage, peers) in &stages {
                 self.judge_stage((*stage, peers), by, &mut verdict);

@@ -129,6 +129,22 @@ fn a_stage_with_more_work_is_a_matter_of_the_split() {
 }
 
 #[test]
+fn a_stage_of_one_rank_with_more_work_is_told_though_nobody_is_its_peer() {
+    let mut run = Run::new(Source::Hooks);
+    run_steps(&mut run, 0..60, 4, 4, only(2, 0.5));
+    let verdict = run.judge();
+    assert_eq!(verdict.silent, Some(Silent::NoPeers));
+    let [stage] = verdict.stages[..] else {
+        panic!("not one stage: {verdict:?}");
+    };
+    assert_eq!(stage.stage, 2);
+    assert!((stage.ratio - 1.5).abs() < 0.01, "{stage:?}");
+    let mut even = Run::new(Source::Hooks);
+    run_steps(&mut even, 0..60, 4, 4, only(9, 0.0));
+    assert_eq!(even.judge().stages, []);
+}
+
+#[test]
 fn a_slow_rank_on_a_stage_with_more_work_is_still_named() {
     let mut run = Run::new(Source::Hooks);
     run_steps(&mut run, 0..60, 32, 4, |_, rank| match rank {
@@ -378,13 +394,13 @@ fn collectives_alike_are_told_together_and_nobody_waits_for_longer_than_there_wa
 }
 
 #[test]
-fn the_state_stays_below_512_bytes_a_rank() {
+fn the_state_of_a_rank_takes_no_more_than_is_said() {
     let mut run = Run::new(Source::Hooks);
     run_steps(&mut run, 0..200, 64, 4, only(5, 0.3));
     run.judge();
     let (bytes, ranks) = run.bytes();
     assert_eq!(ranks, 64);
-    assert!(bytes <= 512 * ranks, "{bytes}");
+    assert!(bytes <= RANK_BYTES * ranks, "{bytes}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Extension, State};
+use futures::FutureExt as _;
 use gpufleet_analysis::goodput::{Category, Goodput};
 use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::steps::{StepBlock, StepTimes};
@@ -19,8 +20,9 @@ use super::problem::{Asked, Place, Problem};
 use crate::auth::Grant;
 use crate::runs::attempts::Attempts;
 use crate::runs::{
-    Judged, Rank, Run, RunKey, advice, cost, goodput, history, lookup, reliability, scaling, words,
+    Judged, Rank, Run, RunKey, advice, cost, history, lookup, reliability, scaling, words,
 };
+use crate::store::StoreError;
 use crate::web::Web;
 use crate::words::text;
 
@@ -203,8 +205,8 @@ pub async fn run(
     Place((cluster, job, attempt)): Place<(String, String, u32)>,
 ) -> Result<Json<RunDetail>, Problem> {
     let key = key(&grant, &cluster, &job, attempt)?;
-    let run = find(&web, &key).await?;
-    detail(&web, &key, &run).await.map(Json)
+    let run = Arc::new(find(&web, &key).await?);
+    detail(&web, (&key, &run)).await.map(Json)
 }
 
 /// Steps of an attempt, at most two hours and 64 ranks at once.
@@ -298,18 +300,21 @@ pub(super) async fn find(web: &Web, key: &RunKey) -> Result<Run, Problem> {
         .ok_or_else(unknown)
 }
 
-async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem> {
-    let now = web.app.clock.now();
-    let kept_from = lookup::kept_from(&web.app, now);
-    let store = &web.app.store;
-    let attempts = Attempts::of(store, key).await;
-    let attempts = attempts.map_err(|error| Problem::store(&error))?;
-    let (goodput, scaling, drawn) = tokio::join!(
-        goodput::of(store, (key, run), &attempts, (kept_from, now)),
+async fn detail(web: &Web, (key, shared): (&RunKey, &Arc<Run>)) -> Result<RunDetail, Problem> {
+    let (store, now) = (&web.app.store, web.app.clock.now());
+    let run: &Run = shared;
+    let of_job = async {
+        let attempts = Attempts::of(store, key).await.map_err(Arc::new)?;
+        let (of, attempts) = ((key, shared), Arc::new(attempts));
+        let told = web.goodputs.get(&web.app, of, &attempts, now).await?;
+        Ok::<_, Arc<StoreError>>((attempts, told))
+    };
+    let (of_job, scaling, drawn) = tokio::join!(
+        of_job.boxed(),
         scaling::of(store, (key, run)),
         Drawn::of(web, (key, run), now),
     );
-    let goodput = goodput.map_err(|error| Problem::store(&error))?;
+    let (attempts, goodput) = of_job.map_err(|error| Problem::store(&error))?;
     let scaling = scaling.map_err(|error| Problem::store(&error))?;
     let seconds = goodput.as_ref().ok().map(|it| {
         let of = |category: &Category| (category.name().to_owned(), it.of(*category) as f64 / 1e9);

@@ -175,7 +175,7 @@ const ASK_AGAIN_S: &str = "10";
 
 /// What is said meanwhile.
 const NOT_YET: NotYet = NotYet {
-    detail: "what could be saved is being worked out for the first time, which takes longer for a large fleet: ask again",
+    detail: "what could be saved is being worked out, which takes longer for a large fleet: ask again",
 };
 
 impl IntoResponse for NotYet {

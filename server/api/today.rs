@@ -151,7 +151,7 @@ pub struct ChangeRow {
     /// When; of several the last.
     #[schema(format = DateTime)]
     pub at: String,
-    /// `incident_opened`, `incident_over`, `new_nodes`, or the kind of an event: `driver_changed`.
+    /// `incident_opened`, `incident_over`, `new_nodes`, `nodes_gone`, `nodes_cordoned`, `nodes_not_ready`, `nodes_anew`, `nodes_changed`, or the kind of an event: `driver_changed`.
     pub kind: &'static str,
     /// What.
     pub what: String,

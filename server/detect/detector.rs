@@ -85,8 +85,9 @@ pub(crate) struct TickSnapshot<'a> {
     /// Whether an agent tells of a node of this name, whatever it calls the cluster: two names for one are no
     /// reason to call all nodes blind.
     pub(super) is_told: &'a dyn Fn(&str) -> bool,
-    /// The cluster of the inventory, and its nodes with GPUs of which no agent tells.
-    pub(super) blind: (&'a str, &'a [Record]),
+    /// The cluster of the inventory, and its nodes with GPUs of which no agent tells, each with what a second of one of
+    /// them costs, nano-USD.
+    pub(super) blind: (&'a str, &'a [(Record, Option<i64>)]),
     /// What was wrong when the server took over.
     pub(super) before: &'a Before,
 }

@@ -2,26 +2,32 @@
 //!
 //! A server that starts sees a GPU idle since then. One that rests at its start, and whose job was told to be idle, is
 //! idle since that began, until it does something else.
+//!
+//! While a rank saves, restores, evaluates or starts, the others wait in a collective and seem to work: a run is stalled
+//! only once it goes on so for as long after that as any stall has to.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::inventory::Node;
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::{Losing, WHOLE_GPU};
 use gpufleet_analysis::price::{Basis, Price};
-use gpufleet_analysis::states::Status;
+use gpufleet_analysis::states::{Policy, Status};
 use gpufleet_analysis::unused::unused;
 use gpufleet_telemetry::catalog::{Unit, gpu};
 use gpufleet_telemetry::event::Severity;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::before::Said;
 use super::detector::Need::{self, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
 use super::gather::GpuSnapshot;
+use super::prices::Prices;
 use super::runs::{self, Holders};
 use super::seconds_since;
+use crate::money::Machine;
 
 /// GPUs that are held and do no work.
 #[derive(Default)]
@@ -30,7 +36,12 @@ pub(super) struct Idle {
     pub(super) after_s: i64,
     /// The numbers of those that have done something since the start.
     moved: HashSet<u32>,
+    quiet: QuietRuns,
 }
+
+/// When runs last saved, restored, evaluated or started, by cluster and run, of those that did so lately.
+#[derive(Default)]
+struct QuietRuns(BTreeMap<(String, String), Timestamp>);
 
 /// A stall is told after five minutes, and so again after a start, seconds.
 const STALL_LEARNS_S: i64 = 360;
@@ -59,10 +70,12 @@ impl Detector for Idle {
     }
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
+        self.quiet.note(&found.quiet, tick.now);
         let since = self.since_before(tick);
         let waiting = waiting(tick.seen, tick.now, self.after_s, &since);
         let holders = runs::holders(tick.runs(), &waiting, tick.now);
-        found.signals.extend(idle(&waiting, &holders, tick.now));
+        let said = idle(&waiting, &holders, &self.quiet, tick.now);
+        found.signals.extend(said);
     }
 }
 
@@ -109,6 +122,26 @@ impl Idle {
     }
 }
 
+impl QuietRuns {
+    /// Takes in which runs do so now. What did is forgotten once it has delayed whatever it may.
+    fn note(&mut self, quiet: &BTreeSet<(String, String)>, now: Timestamp) {
+        self.0.extend(quiet.iter().map(|it| (it.clone(), now)));
+        let kept = 0..=2 * least_stall_ns();
+        self.0.retain(|_, at| kept.contains(&now.since(*at)));
+    }
+
+    /// When this run last did.
+    fn last(&self, cluster: &str, run: &str) -> Option<Timestamp> {
+        let key = (cluster.to_owned(), run.to_owned());
+        self.0.get(&key).copied()
+    }
+}
+
+/// How long a GPU is busy without work until it is stalled, nanoseconds.
+fn least_stall_ns() -> i64 {
+    i64::from(Policy::default().stalled_after_s) * NANOS_PER_SECOND
+}
+
 impl Detector for Silent {
     fn finds(&self) -> Vec<Finds> {
         let what = "a node that nothing is heard from";
@@ -141,15 +174,23 @@ impl Detector for WithoutAgent {
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let (cluster, nodes) = tick.blind;
-        found.signals.extend(nodes.iter().map(|it| {
+        found.signals.extend(nodes.iter().map(|(it, price)| {
             let action = "Look why the agent's pod is not on it: a selector, a taint that it does not tolerate, an image that cannot be pulled; or install the agent.";
             let place = Place::node(cluster, &it.node.name);
             let since = it.ready_at.map(|at| at.min(tick.now));
-            // Its machine is known to the cluster alone, and has no price here.
-            let gpus = Losing::gpus(u64::from(it.node.gpus), None);
+            let gpus = Losing::gpus(u64::from(it.node.gpus), *price);
             blind(place, (WITHOUT_AGENT, action), since, gpus)
         }));
     }
+}
+
+/// What a second of one GPU of a node costs of which the cluster alone tells, nano-USD; of shares it does not tell what
+/// part of a GPU each is.
+pub(super) fn listed_price(cluster: &str, node: &Node, prices: &mut Prices) -> Option<i64> {
+    let is_whole = !node.is_shared;
+    prices
+        .of_machine(&Machine::listed(cluster, node))
+        .filter(|_| is_whole)
 }
 
 /// GPUs that are stalled, or were idle for so long; of some it is known since when they are before they were seen.
@@ -181,7 +222,12 @@ fn job_of<'a>(gpu: &'a GpuSnapshot, runs: &'a Holders<'_>) -> &'a str {
 
 /// One signal a job, however many of its GPUs wait: of a training run by the run's own name, so that
 /// what stops it explains that its GPUs wait.
-fn idle(waiting: &[(Family, &GpuSnapshot)], runs: &Holders<'_>, now: Timestamp) -> Vec<Signal> {
+fn idle(
+    waiting: &[(Family, &GpuSnapshot)],
+    runs: &Holders<'_>,
+    quiet: &QuietRuns,
+    now: Timestamp,
+) -> Vec<Signal> {
     let mut jobs: BTreeMap<(Family, &str, &str), Vec<&GpuSnapshot>> = BTreeMap::new();
     for (family, gpu) in waiting {
         let job = job_of(gpu, runs);
@@ -190,12 +236,18 @@ fn idle(waiting: &[(Family, &GpuSnapshot)], runs: &Holders<'_>, now: Timestamp) 
             .push(gpu);
     }
     jobs.into_iter()
-        .map(|((family, cluster, job), gpus)| of_job(family, cluster, job, &gpus, now))
+        .filter_map(|((family, cluster, job), gpus)| {
+            let stalls = family == Family::Stalled;
+            let after = quiet.last(cluster, job).filter(|_| stalls);
+            let is_told = after.is_none_or(|at| now.since(at) >= least_stall_ns());
+            is_told.then(|| of_job((family, after), cluster, job, &gpus, now))
+        })
         .collect()
 }
 
+/// Of the GPUs of one job, whose trouble began after this moment.
 fn of_job(
-    family: Family,
+    (family, after): (Family, Option<Timestamp>),
     cluster: &str,
     job: &str,
     gpus: &[&GpuSnapshot],
@@ -208,6 +260,7 @@ fn of_job(
         .map(|it| Losing::gpus(1, it.price))
         .fold(Losing::default(), |all, it| all.and(&it));
     let since = gpus.iter().filter_map(|it| it.status.since).min();
+    let since = since.max(after);
     let lasted = seconds_since(now, since.unwrap_or(now));
     let (what, action, cause) = match family {
         Family::Stalled => (

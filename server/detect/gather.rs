@@ -187,6 +187,8 @@ pub struct NodeSnapshot {
     pub(super) booted: Option<Timestamp>,
     /// Whether its memory grows until it is used up.
     pub(super) leaks: Option<Leaks>,
+    /// Whether it is known how much of that is used.
+    pub(super) has_memory: bool,
     /// NVLinks that are up on one of its GPUs, at most.
     nvlinks: u8,
     /// Its network and RDMA ports.
@@ -267,10 +269,9 @@ pub(super) fn gather(
                 of_node.ports = machine.ports.read(live, now);
                 of_node.host = host::of(live, &of_node.ports, now);
                 let id = watch::owner(&live.key.cluster, &live.key.id);
-                of_node.leaks =
-                    machine
-                        .memory
-                        .read(host::memory_used(live, now), Some(id), now, by);
+                let used = host::memory_used(live, now);
+                of_node.has_memory = used.is_some();
+                of_node.leaks = machine.memory.read(used, Some(id), now, by);
                 of_node.resource = Some(Arc::clone(&live.resource));
             }
             KeptOf::Gpu(watched) => {

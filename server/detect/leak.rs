@@ -7,7 +7,7 @@
 //! Limits: a server that starts anew learns anew: it says nothing for 3 h 20 min, and of what leaked before that it is
 //! over after [`LEARNS_S`] at the earliest, unless its job has ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
@@ -32,7 +32,10 @@ const SOON_HOURS: f64 = 24.0;
 
 /// Memory of GPUs and machines that grows until it is used up.
 #[derive(Default)]
-pub(super) struct Leaking;
+pub(super) struct Leaking {
+    /// Machines whose memory grew when it was last read.
+    told: BTreeSet<NodeName>,
+}
 
 impl Detector for Leaking {
     fn finds(&self) -> Vec<Finds> {
@@ -65,6 +68,21 @@ impl Detector for Leaking {
         let mut signals = signals(tick.seen, tick.nodes);
         stake::price(signals.iter_mut(), tick);
         found.signals.extend(signals);
+        found.unread.extend(self.unread(tick.nodes));
+    }
+}
+
+impl Leaking {
+    /// Machines whose memory grew and is not read any more: nobody knows whether it still does.
+    fn unread(&mut self, nodes: &NodeSnapshots) -> Vec<(Family, Place)> {
+        let is_read = |name: &NodeName| nodes.get(name).is_none_or(|it| it.has_memory);
+        self.told.retain(|it| !is_read(it));
+        let unread = self.told.iter();
+        let unread = unread.map(|(cluster, name)| (Family::Leak, Place::node(cluster, name)));
+        let unread = unread.collect();
+        let grow = nodes.iter().filter(|(_, it)| it.leaks.is_some());
+        self.told.extend(grow.map(|(name, _)| name.clone()));
+        unread
     }
 }
 
@@ -129,5 +147,48 @@ fn signal(place: Place, (what, action, cause): (&str, &str, Cause), leaks: Leaks
         price: Price::none(Basis::NoRunKnown),
         confidence: None,
         booted_at: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_grew_is_unknown_while_it_is_not_read_and_its_machine_is_there() {
+        let mut leaking = Leaking::default();
+        let mut unread = |seen: Option<(bool, bool)>| {
+            let node = seen.map(|(grows, is_read)| {
+                let mut node = NodeSnapshot::default();
+                let leaks = Leaks {
+                    hours_left: 5.0,
+                    used: 0.6,
+                };
+                (node.leaks, node.has_memory) = (grows.then_some(leaks), is_read);
+                (("prod".into(), "node-1".into()), node)
+            });
+            leaking.unread(&node.into_iter().collect()).len()
+        };
+        let (grows, rests, lost) = (
+            Some((true, true)),
+            Some((false, true)),
+            Some((false, false)),
+        );
+        for (ticks, expected) in [
+            (&[lost, lost][..], 0),
+            (&[grows, grows], 0),
+            (&[grows, lost], 1),
+            (&[grows, lost, lost, lost], 1),
+            (&[grows, lost, rests], 0),
+            (&[rests, lost], 0),
+            (&[grows, None, lost], 0),
+        ] {
+            let mut last = 0;
+            for seen in ticks {
+                last = unread(*seen);
+            }
+            assert_eq!(last, expected, "{ticks:?}");
+            assert_eq!(unread(None), 0, "it is gone");
+        }
     }
 }

@@ -98,7 +98,11 @@ impl Prices {
         model: &str,
         gpus: u32,
     ) -> Option<i64> {
-        let machine = Machine::told(cluster, node, model, gpus);
+        self.of_machine(&Machine::told(cluster, node, model, gpus))
+    }
+
+    /// Nano-USD a second of one GPU of this machine.
+    pub fn of_machine(&mut self, machine: &Machine<'_>) -> Option<i64> {
         let key = [
             machine.cluster,
             machine.machine_type,
@@ -109,8 +113,8 @@ impl Prices {
         let of_kind = self.known.entry(key.map(str::to_owned)).or_default();
         let (terms, at_ms) = (&self.terms, self.at_ms);
         *of_kind
-            .entry(gpus)
-            .or_insert_with(|| terms.gpu_second(&machine, at_ms).ok())
+            .entry(machine.gpus)
+            .or_insert_with(|| terms.gpu_second(machine, at_ms).ok())
     }
 }
 

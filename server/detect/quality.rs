@@ -10,6 +10,7 @@
 mod budgets;
 mod gpus;
 mod limits;
+mod numbers;
 mod runs;
 mod world;
 
@@ -17,10 +18,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use gpufleet_analysis::incident::Family;
+use gpufleet_telemetry::catalog::node;
+use gpufleet_telemetry::identity::ResourceKind;
 
 use super::Detectors;
+use crate::fleet::{Live, LiveValue};
 use crate::runs::watch::FIRST_STEPS;
-use world::{Happens, Made, NOTHING, Server};
+use world::{Happens, Made, NOTHING, Now, Server};
 
 /// Worlds of a fault, and of one that takes long to make.
 const SEEDS: u32 = 3;
@@ -324,4 +328,44 @@ fn what_is_wrong_goes_on_over_a_restart_of_the_server_whatever_it_is() {
     for name in RESTARTED {
         assert!(faults.iter().any(|it| it.finding == name), "{name}");
     }
+}
+
+/// The agent goes on and its machine's memory is not read any more: whether it leaks on nobody knows.
+#[test]
+fn a_machine_whose_memory_is_read_no_more_leaks_on() {
+    let keeps_incidents = Server {
+        restarts: true,
+        ..Server::default()
+    };
+    let mut made = Made::new(0, (1, 1), keeps_incidents).ticking(60, 2);
+    let says = "the machine's memory grows";
+    let grows = |live: &mut Live, now: &Now| {
+        if live.key.kind == ResourceKind::Node {
+            let hours = now.seconds.max(0) as f64 / 3_600.0;
+            now.put(live, &node::MEMORY_AVAILABLE, (0.7 - 0.05 * hours) * 2e12);
+        }
+    };
+    let mut ticks = 0..8 * 60;
+    while made.open(says).is_none() && ticks.next().is_some() {
+        made.tick(Happens {
+            reads: &grows,
+            ..NOTHING
+        });
+    }
+    let open = made.open(says);
+    assert!(open.is_some(), "it leaks");
+    for _ in 0..12 {
+        made.tick(Happens {
+            reads: &|live, _| {
+                let is_it = |it: &LiveValue| it.metric == node::MEMORY_AVAILABLE.id;
+                live.values.retain(|it| !is_it(it));
+            },
+            ..NOTHING
+        });
+    }
+    assert_eq!(
+        made.open(says),
+        open,
+        "its other readings say nothing of it"
+    );
 }

@@ -257,9 +257,11 @@ impl Watched {
         }
         let mut known = Known::of(&brief, by_collectives.is_some());
         let pace = slow::together(brief.judged.as_ref().filter(|_| known.pace), by_collectives);
+        let step_ns = brief.judged.as_ref().map(|it| it.step_ns);
+        let at = (tick.now, step_ns.filter(|it| *it > 0));
         let numbers = self
             .learning
-            .observe(brief.learning.as_ref(), &tick.by.loss, tick.now);
+            .observe(brief.learning.as_ref(), &tick.by.loss, at);
         let numbers = numbers.to_vec();
         let may_stand = self.standing.watch.may_stand(tick.now, &tick.by.hang);
         let run = match may_stand || pace.is_some() || !numbers.is_empty() {

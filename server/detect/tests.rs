@@ -231,7 +231,7 @@ async fn a_gpu_that_fell_off_the_bus_is_one_incident_with_cause_and_price_until_
         (Family::GpuFault, Cause::GpuFault)
     );
     assert_eq!(incident.what, "XID 79");
-    assert_eq!(incident.action, crate::words::xid::asks(79, "reboot_node"));
+    assert_eq!(incident.action, crate::words::xid::asks("reboot_node"));
     assert_eq!(
         incident.place,
         Place::gpu("prod", "node-2", "GPU-prod-node-2-0003")

@@ -9,9 +9,12 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::Origin;
 
 use super::gather::Places;
-use super::{Finding, Look, Looked};
+use super::{Finding, Look, Looked, Place};
 use crate::fleet::LiveAgent;
 use crate::fleet::sender_clock::TOLERATED;
+use crate::inventory::look::Sight;
+use crate::inventory::{self, Source};
+use crate::today::blind;
 use crate::words;
 use crate::words::text::{self, counted, grouped};
 
@@ -46,6 +49,47 @@ pub(super) fn silent(look: &Look<'_>) -> Looked {
         .line("systemctl status gpufleet-agent; gpufleet-agent doctor")
         .on(&places);
     Ok(vec![found])
+}
+
+/// Nodes with GPUs of which the cluster tells, and no agent.
+pub(super) fn none(look: &Look<'_>) -> Looked {
+    let inventory = &look.app.inventory;
+    let source = inventory.source();
+    if *source == Source::Off {
+        return Err("nobody is asked about the cluster's nodes (inventory.source)".to_owned());
+    }
+    if inventory.known().nodes.sight(inventory::now(look.app)) == Sight::Starting {
+        return Err("it is being read".to_owned());
+    }
+    let blind = blind::without_agent(look.app, look.bound, look.view);
+    if blind.is_empty() {
+        return Ok(Vec::new());
+    }
+    let gpus = blind.iter().map(|it| it.node.gpus);
+    let gpus = gpus.fold(0, u32::saturating_add) as usize;
+    let what = format!(
+        "{} no agent",
+        counted(blind.len(), "node with GPUs has", "nodes with GPUs have")
+    );
+    // They have no pages of their own: nothing is known of them here.
+    let places = blind.iter().map(|it| Place {
+        name: text::harmless(&it.node.name, SHOWN),
+        address: None,
+    });
+    let line = match source {
+        Source::Kubernetes(_) => "kubectl -n gpufleet describe daemonset gpufleet-agent",
+        _ => "systemctl status gpufleet-agent",
+    };
+    let found = Finding::new(Severity::Error, "no_agent", what)
+        .missing(format!(
+            "What {} do; their time is not measured, and not called idle",
+            counted(gpus, "GPU", "GPUs")
+        ))
+        .fix(blind::no_agent_fix(source))
+        .line(line)
+        .since(blind.iter().map(|it| it.first_seen).min())
+        .at(places);
+    Ok(vec![Finding { gpus, ..found }])
 }
 
 /// Readers whose last round failed.

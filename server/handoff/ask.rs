@@ -41,6 +41,8 @@ pub struct Ask {
     pub since: Timestamp,
     /// Since when the node has the condition; none of one that has only the taint, or nothing yet.
     pub from: Option<Timestamp>,
+    /// Whether the node has the taint, as far as is known.
+    pub is_tainted: bool,
 }
 
 /// Whether a node is to be drained for it.
@@ -93,17 +95,19 @@ impl Ask {
             incident: incident.id,
             since: incident.since,
             from: None,
+            is_tainted: false,
         }
     }
 
     /// Of a node on which it was found, with the condition since then.
-    pub(super) fn unknown(from: Option<Timestamp>) -> Self {
+    pub(super) fn unknown(from: Option<Timestamp>, is_tainted: bool) -> Self {
         Self {
             reason: String::new(),
             message: String::new(),
             incident: Uuid::nil(),
             since: Timestamp::default(),
             from,
+            is_tainted,
         }
     }
 
@@ -234,20 +238,20 @@ mod tests {
 
     #[test]
     fn an_xid_is_handed_off_by_the_name_of_its_action_and_not_by_its_words() {
-        for (code, name, expected) in [
-            (79, "reboot_node", true),
-            (48, "reset_gpu", true),
-            (151, "restart_vm", true),
-            (48, "drain_and_reset", true),
-            (48, "drain_peer_to_peer", false),
-            (74, "nvlink", false),
-            (54, "check_power", false),
-            (78, "update_software", false),
-            (159, "check_uvm", false),
-            (13, "application_error", false),
-            (154, "read_recovery_action", false),
+        for (name, expected) in [
+            ("reboot_node", true),
+            ("reset_gpu", true),
+            ("restart_vm", true),
+            ("drain_and_reset", true),
+            ("drain_peer_to_peer", false),
+            ("nvlink", false),
+            ("check_power", false),
+            ("update_software", false),
+            ("check_uvm", false),
+            ("application_error", false),
+            ("read_recovery_action", false),
         ] {
-            let incident = incident("XID", &xid::asks(code, name));
+            let incident = incident("XID", &xid::asks(name));
             assert_eq!(is_to_be_drained(&incident), expected, "{name}");
         }
     }

@@ -7,7 +7,8 @@
 //!
 //! Limits: [`MAX_GPUS`] GPUs are looked at, [`MAX_OF_ONE`] of one holder, the dearest holders first; who is not
 //! looked at is counted. An answer is made again at most once in [`FRESH_FOR`], one at a time, and no page waits for
-//! it: the last one stands meanwhile. What walks over every GPU is done on a thread apart from those that answer.
+//! it: the last one stands meanwhile, for [`STANDS_FOR`] at most. What walks over every GPU is done on a thread apart
+//! from those that answer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -55,6 +56,10 @@ const FRESH_FOR: Duration = Duration::from_secs(3_600);
 
 /// And that of a server that has just begun, whose fleet is still to be heard.
 const AT_FIRST: Duration = Duration::from_secs(60);
+
+/// How old the last answer may be while the next one is made: for a reader who did not look since Friday it names the jobs
+/// of Friday.
+const STANDS_FOR: Duration = Duration::from_secs(2 * 3_600);
 
 /// Most readers with rights of their own whose answers are kept.
 const KEPT: usize = 16;
@@ -166,8 +171,8 @@ impl Kept {
         self.0.get(grant.cluster.clone(), &app.clock, making).await
     }
 
-    /// The answer for a reader as it was last made, however old that is; none before the first. One that is no
-    /// longer fresh is made anew meanwhile.
+    /// The answer for a reader as it was last made; none before the first, and none where that is older than
+    /// [`STANDS_FOR`]. One that is no longer fresh is made anew meanwhile.
     pub fn last(
         &self,
         app: &App,
@@ -175,7 +180,7 @@ impl Kept {
         grant: &Grant,
         at: Timestamp,
     ) -> Option<Arc<Savings>> {
-        let last = self.0.last(&grant.cluster);
+        let last = self.0.last_within(&grant.cluster, &app.clock, STANDS_FOR);
         match self.get(app, specs, grant, at).now_or_never() {
             Some(Ok(fresh)) => Some(fresh),
             // It is being made, to its end; or the store did not answer, which the next look finds out.

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gpufleet_analysis::inventory;
 use gpufleet_analysis::money;
 use gpufleet_analysis::owner::Owners;
 use gpufleet_analysis::price_book::{
@@ -114,6 +115,18 @@ impl<'a> Machine<'a> {
             provisioning: text(attribute::PROVISIONING),
             gpu_model,
             gpus,
+        }
+    }
+
+    /// A node as its cluster tells of it.
+    pub fn listed(cluster: &'a str, node: &'a inventory::Node) -> Self {
+        Self {
+            cluster,
+            machine_type: &node.machine,
+            region: &node.region,
+            provisioning: &node.provisioning,
+            gpu_model: &node.model,
+            gpus: node.gpus,
         }
     }
 }

@@ -18,7 +18,7 @@ use super::own;
 use super::settings::{NotifyConfig, Settings};
 use crate::money::budgets;
 use crate::words::address;
-use crate::words::incident::{all_cost, costs, evidence, lost, reckoned};
+use crate::words::incident::{self, all_cost, costs, evidence, lost, reckoned};
 use crate::words::text::{self, harmless, segment};
 
 /// Incidents that a message to people has in full.
@@ -55,6 +55,8 @@ pub struct Item {
     pub rank: Option<u32>,
     /// The likeliest cause, in words.
     pub cause: &'static str,
+    /// The same, where it is known and says more than `what`.
+    pub because: Option<&'static str>,
     /// Since when, RFC 3339.
     pub since: String,
     /// When it was over, RFC 3339.
@@ -356,7 +358,7 @@ fn item(
         state: incident.state.name(),
         kind: incident.family.name(),
         severity: incident.severity.name(),
-        what: short(&incident.what),
+        what: short(&incident::what(incident)),
         place: short(&place(at)),
         cluster: short(&at.cluster),
         node: some(&at.node).filter(|_| !budgets::is_one(at)),
@@ -364,6 +366,7 @@ fn item(
         run: some(&at.run),
         rank: at.rank,
         cause: incident.cause.words(),
+        because: incident::cause(incident),
         since: text::rfc3339(incident.since),
         until: incident.resolved_at.map(text::rfc3339),
         evidence,

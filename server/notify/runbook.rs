@@ -49,6 +49,8 @@ pub const fn usual(family: Family) -> &'static str {
 /// The words are those of server/detect/gpus.rs.
 fn gpu_fault(what: &str) -> &'static str {
     match what {
+        // The XIDs of a GPU that is gone.
+        "XID 79" | "XID 151" => usual(Family::GpuFault),
         it if it.contains("XID") => "xid",
         it if it.contains("memory") => "gpu-memory",
         it if it.contains("driver call") => "driver-hang",
@@ -79,6 +81,7 @@ mod tests {
         let mut pages: Vec<(Family, &str)> = Family::ALL.map(|it| (it, usual(it))).to_vec();
         for what in [
             "XID 79",
+            "XID 48",
             "memory errors that could not be corrected",
             "a driver call does not return",
             "the driver asks to reset the GPU",

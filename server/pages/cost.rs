@@ -150,6 +150,16 @@ pub struct Months(Answers<Scope, Made, Arc<str>>);
 /// A cluster, or all live ones; the month, as `2026-11`; and the number of the terms.
 type Scope = (Option<String>, String, u64);
 
+/// A month of who pays.
+struct TeamTime {
+    name: String,
+    sum: Sum,
+    active: Sum,
+    waste: Sum,
+    /// Of it nobody can say what it did: it is in no share of what was active.
+    unobserved: Sum,
+}
+
 /// A month of a scope.
 struct Made {
     /// When it was added up.
@@ -165,7 +175,8 @@ struct Made {
     whole: Group,
     /// What the month will come to, nano-units; none before there was a whole day.
     forecast: Option<i128>,
-    teams: Vec<(String, Sum, Sum, Sum)>,
+    /// By who pays.
+    teams: Vec<TeamTime>,
     budgets: Vec<gpufleet_analysis::chargeback::budget::Standing>,
     quotas: Vec<gpufleet_analysis::chargeback::quota::Standing>,
     serving: Vec<Serving>,
@@ -343,8 +354,13 @@ fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Ma
             states.for_each(|it| sum.add(it.1));
             sum
         };
-        let (active, waste) = (of(ledger::State::is_active), of(ledger::State::is_waste));
-        (group.words.concat(), group.sum, active, waste)
+        TeamTime {
+            active: of(ledger::State::is_active),
+            waste: of(ledger::State::is_waste),
+            unobserved: of(|it| it == ledger::State::Unobserved),
+            name: group.words.concat(),
+            sum: group.sum,
+        }
     };
     let budgets = asked.budgets(terms);
     let (now_ms, end_ms) = (at.millis(), asked.end_day * MILLIS_PER_DAY);
@@ -433,17 +449,21 @@ fn section(
     }
 }
 
-fn team((name, sum, active, waste): &(String, Sum, Sum, Sum), made: &Made) -> Team {
+fn team(it: &TeamTime, made: &Made) -> Team {
     let currency = made.currency.as_str();
-    let standing = made.budgets.iter().find(|it| it.team == *name);
-    let quota = made.quotas.iter().find(|it| it.team == *name);
-    let share = ratio(active.gpu_millis.into(), 100, sum.gpu_millis.into());
+    let standing = made.budgets.iter().find(|one| one.team == it.name);
+    let quota = made.quotas.iter().find(|one| one.team == it.name);
+    let observed = it.sum.gpu_millis - it.unobserved.gpu_millis;
+    let share = ratio(it.active.gpu_millis.into(), 100, observed.into());
     Team {
-        name: Name::new(name),
-        cost: money(currency, sum),
-        hours: text::hours(sum.gpu_millis),
-        active: share.map_or("–".to_owned(), |it| format!("{it} %")),
-        waste: money(currency, waste),
+        name: Name::new(&it.name),
+        cost: money(currency, &it.sum),
+        hours: text::hours(it.sum.gpu_millis),
+        active: share.map_or("not measured".to_owned(), |it| format!("{it} %")),
+        waste: match observed {
+            0 => "not measured".to_owned(),
+            _ => money(currency, &it.waste),
+        },
         quota: quota.map_or(String::new(), |it| {
             let mean = it.mean.map_or("–".to_owned(), tenths);
             format!("{mean} of {}", it.quota)

@@ -121,20 +121,23 @@ pub(super) async fn of_node(
         .flat_map(accounted)
         .map(|it| &it.key)
         .collect();
-    let hours = match app.store.hours_of(&gpus, strip::range(end)).await {
+    let with_shares = node.gpus.iter().flat_map(GpuView::with_shares);
+    let ids = with_shares.map(|it| Arc::clone(&it.key.id));
+    let of = Of {
+        cluster: &part.name,
+        ids: Some(ids.chain([Arc::clone(&node.name)]).collect()),
+    };
+    let (hours, changed) = tokio::join!(
+        app.store.hours_of(&gpus, strip::range(end)),
+        changed::changed(app, view, &of, strip::span(end)),
+    );
+    let hours = match hours {
         Ok(hours) => hours,
         Err(error) => {
             tracing::error!(%error, "a page could not read the ledger of a node");
             return not_known(UNKNOWN, until);
         }
     };
-    let gpus = node.gpus.iter().flat_map(GpuView::with_shares);
-    let ids = gpus.map(|it| Arc::clone(&it.key.id));
-    let of = Of {
-        cluster: &part.name,
-        ids: Some(ids.chain([Arc::clone(&node.name)]).collect()),
-    };
-    let changed = changed::changed(app, view, &of, strip::span(end).0).await;
     let past = Past {
         end,
         hours,
@@ -162,7 +165,7 @@ async fn of_cluster(web: &Web, view: &Arc<FleetView>, part: &ClusterView) -> Day
             cluster: &cluster,
             ids: None,
         };
-        let changed = changed::changed(&app, &view, &of, strip::span(end).0).await;
+        let changed = changed::changed(&app, &view, &of, strip::span(end)).await;
         Ok(Past {
             end,
             hours,

@@ -7,6 +7,7 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use futures::FutureExt as _;
 use gpufleet_analysis::incident::Place;
 use gpufleet_analysis::ledger;
 use gpufleet_telemetry::catalog::{self, Metric, gpu};
@@ -187,25 +188,24 @@ pub async fn show(
     };
     let view = web.views.get(&web.app).await;
     let shares = shares(&view, &live.key);
-    let past = past::of_gpu(
-        &web.app,
-        &live.key,
-        minutes,
-        strip::range(end),
-        events::SHOWN,
-    )
-    .await;
-    let second = web.app.fleet.second(&live.key);
-    let second = second.filter(|it| frame.at.since(it.last) < SECOND_SHOWN);
-    let place = Place::gpu(&live.key.cluster, &live.node, &live.key.id);
-    let incidents = Beside::of_place(&web, &frame, &view, &place);
     let day = strip::span(end);
-    let since = day.0.min(drawn.minutes.start.start());
+    let time = (
+        day.0.min(minutes.start.start()),
+        day.1.max(minutes.end.start()),
+    );
     let of = Of {
         cluster: &live.key.cluster,
         ids: Some([&live.node, &live.key.id].map(Arc::clone).into()),
     };
-    let changed = changed::changed(&web.app, &view, &of, since).await;
+    let range = strip::range(end);
+    let (past, changed) = tokio::join!(
+        past::of_gpu(&web.app, &live.key, minutes, range, events::SHOWN).boxed(),
+        changed::changed(&web.app, &view, &of, time).boxed(),
+    );
+    let second = web.app.fleet.second(&live.key);
+    let second = second.filter(|it| frame.at.since(it.last) < SECOND_SHOWN);
+    let place = Place::gpu(&live.key.cluster, &live.node, &live.key.id);
+    let incidents = Beside::of_place(&web, &frame, &view, &place);
     let mut page = page(frame, &web.specs, &live, shares, &past, &drawn);
     page.strip.marks = marks::marks(&changed, day, page.strip.width);
     page.series_marks = marks::of_curves(&changed, &drawn.minutes);

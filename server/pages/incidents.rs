@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use gpufleet_analysis::incident::{Happened, Incident, Line, State as Life};
 use gpufleet_telemetry::identity::Origin;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use uuid::Uuid;
 
 use super::asked::{Path, Query};
@@ -19,6 +19,7 @@ use crate::api::deliveries::{deliveries, shows_why};
 use crate::api::incidents::{IncidentsAsked, find};
 use crate::fleet::naming::origin_of;
 use crate::notify::group::{Group, State as Told};
+use crate::runs::stopped::Stopped;
 use crate::store::model::IncidentFilter;
 use crate::view::FleetView;
 use crate::web::Web;
@@ -41,6 +42,12 @@ pub use say::say;
 
 /// Incidents that are over, on the list.
 const OVER: usize = 50;
+
+/// So long before or after an incident began a run ended that it stopped, nanoseconds.
+const STOPPED_AROUND: i64 = 900 * NANOS_PER_SECOND;
+
+/// Runs that are named as stopped.
+const MAX_STOPPED: usize = 8;
 
 #[derive(Template)]
 #[template(path = "incidents.html")]
@@ -79,6 +86,8 @@ struct OnePage {
     row: Row,
     /// The page of the job that it is about, and the job's name.
     job: Option<(String, Name)>,
+    /// The pages and names of jobs that it stopped, with what they lost.
+    stopped: Vec<(String, Name, String)>,
     runbook: String,
     facts: Vec<(&'static str, Said)>,
     evidence: Vec<Entry>,
@@ -267,6 +276,7 @@ pub async fn show_one(
         row: row(&incident, &view, frame.at, web.app.currency()),
         job: run_of(&incident.place_and_run())
             .map(|key| (address::run(&key), Name::new(&key.run.job.name))),
+        stopped: stopped(&web, &incident),
         runbook: address::runbook(crate::notify::runbook::of(&incident)),
         facts: facts(
             &incident,
@@ -290,6 +300,22 @@ pub async fn show_one(
         frame,
     };
     frame::page(StatusCode::OK, &page)
+}
+
+/// The jobs that it stopped, with how many ranks and steps that were.
+fn stopped(web: &Web, incident: &Incident) -> Vec<(String, Name, String)> {
+    let around = incident.since.shifted(-STOPPED_AROUND)..incident.since.shifted(STOPPED_AROUND);
+    let all = web.app.fleet.runs().stopped_at(&incident.place, &around);
+    let said = |it: Stopped| {
+        let ranks = text::counted(it.ranks, "rank", "ranks");
+        let lost = match it.steps_lost {
+            Some(steps) => format!("{} lost", text::counted(steps as usize, "step", "steps")),
+            None => "how many steps are lost is not known".to_owned(),
+        };
+        let name = Name::new(&it.key.run.job.name);
+        (address::run(&it.key), name, format!("{ranks}, {lost}"))
+    };
+    all.into_iter().take(MAX_STOPPED).map(said).collect()
 }
 
 /// What the fleet page says, with money in this currency; nothing when nothing is wrong.
@@ -329,8 +355,8 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp, currency: &str) ->
         address: format!("/incidents/{}", incident.id),
         place: Name::sentence(&place_words(&incident.place_and_run(), view)),
         place_address: address::place(&incident.place),
-        what: Name::sentence(&incident.what),
-        cause: incident.cause.is_known().then(|| incident.cause.words()),
+        what: Name::sentence(&words::incident::what(incident)),
+        cause: words::incident::cause(incident),
         costs: costs(incident, currency),
         lost: lost(incident, currency),
         since: Moment {

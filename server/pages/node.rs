@@ -6,6 +6,7 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use futures::FutureExt as _;
 use gpufleet_analysis::incident::Place;
 use gpufleet_telemetry::catalog::{self, Metric, Unit, node, own};
 use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
@@ -137,8 +138,10 @@ pub async fn show(
         kind: ResourceKind::Node,
         id: Arc::clone(&found.name),
     };
-    let past = past::of_node(&web.app, &key, &found.gpus, events::SHOWN).await;
-    let day = day::of_node(&web.app, &view, (part, found), frame.at).await;
+    let (past, day) = tokio::join!(
+        past::of_node(&web.app, &key, &found.gpus, events::SHOWN).boxed(),
+        day::of_node(&web.app, &view, (part, found), frame.at).boxed(),
+    );
     let place = Place::node(&part.name, &found.name);
     let incidents = Beside::of_place(&web, &frame, &view, &place);
     let mut page = page(frame, part, found, live.as_ref(), &past);

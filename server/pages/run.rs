@@ -8,7 +8,11 @@ mod maps;
 
 mod loss;
 
+mod failed;
+
 mod parts;
+
+mod ranks;
 
 mod energy;
 
@@ -49,7 +53,8 @@ use crate::web::Web;
 use crate::words::text::{self, Name};
 use crate::words::{self, Said, address};
 use collectives::Collective;
-use parts::{Bar, Ending, Figure, HeatMap, RankLine};
+use parts::{Bar, Ending, Figure, HeatMap};
+use ranks::RankLine;
 
 /// How far back map and curve go, minutes.
 const RANGES: [i64; 3] = [30, 120, 720];
@@ -81,6 +86,8 @@ struct RunPage {
     state: &'static str,
     is_bad: bool,
     sentence: Said,
+    /// How many ranks it has, on how many nodes, since when.
+    made_of: Option<String>,
     /// What is wrong with it: why, what it costs, what to do.
     incidents: Beside,
     figures: Vec<Figure>,
@@ -104,6 +111,7 @@ struct RunPage {
     range_to: String,
     ending: Option<Ending>,
     ranks: Vec<RankLine>,
+    other_ranks: Vec<RankLine>,
     more_ranks: usize,
     fingerprint: Vec<(Name, Name)>,
     tags: Vec<(Name, Name)>,
@@ -163,7 +171,7 @@ pub async fn show(
     let asked = start..end;
     let changed = async {
         let view = web.views.get(&web.app).await;
-        let changed = gather::changed(&web, &view, (&key, &run), start).await;
+        let changed = gather::changed(&web, &view, (&key, &run), &asked).await;
         (view, changed)
     };
     let (mut past, (view, changed)) = tokio::join!(
@@ -172,10 +180,11 @@ pub async fn show(
     );
     past.changed = changed;
     let open = web.app.incidents.of_run(&key);
+    let broke = failed::incidents(&web.app, &frame.grant, (&key, &run));
     let page = page(
         frame,
         (&web, &view),
-        (&key, &run, open),
+        (&key, &run, [open, broke]),
         past,
         (minutes, start, end),
     );
@@ -212,7 +221,7 @@ fn not_found(frame: Frame, cluster: &str, job: &str) -> Response {
 fn page(
     frame: Frame,
     (web, view): (&Web, &FleetView),
-    (key, run, open): (&RunKey, &Run, Vec<Incident>),
+    (key, run, [open, broke]): (&RunKey, &Run, [Vec<Incident>; 2]),
     past: gather::Past,
     (minutes, start, end): (i64, Timestamp, Timestamp),
 ) -> RunPage {
@@ -234,14 +243,15 @@ fn page(
             .map(|(name, it)| (Name::new(name), Name::new(it)))
             .collect()
     };
-    let (ranks, more_ranks) = parts::ranks(run, frame.at, &key.cluster);
+    let listed = ranks::ranks(run, frame.at, (&key.cluster, view));
     let broke_off = past.reliability.as_ref();
     let told = advice::of(&web.app, &web.specs, (key, run), broke_off, frame.at);
     let advised = told.map(|it| advice::advisory(&it, run, web.app.currency()));
     let figures = parts::figures(web, (key, run), &past, frame.at);
     let loss = loss::series(&past.loss, loss::minutes(&(start..end)));
     let names = [&*key.run.job.name, &key.run.job.to_string(), &key.cluster].map(Name::new);
-    let places = ranks.iter().flat_map(|it| [&it.node, &it.gpu]).flatten();
+    let places = listed.shown.iter().chain(&listed.others);
+    let places = places.flat_map(|it| [&it.node, &it.gpu]).flatten();
     let helps = figures.iter().map(|it| (it.name, it.help));
     let meanings = Meanings::of(
         helps.chain([(loss.name.as_str(), loss.help)]),
@@ -264,9 +274,14 @@ fn page(
             RunState::Silent { .. } => true,
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
-        sentence: sentences::said(run, &open, frame.at, currency)
-            .shown(sentences::SHOWN_CHARACTERS),
-        incidents: Beside::of(open, &place, view, frame.at, currency),
+        sentence: failed::named(
+            sentences::said(run, &open, frame.at, currency),
+            (key, run),
+            view,
+        )
+        .shown(sentences::SHOWN_CHARACTERS),
+        made_of: ranks::made_of(run),
+        incidents: Beside::of([open, broke].concat(), &place, view, frame.at, currency),
         figures,
         meanings,
         ranges: RANGES
@@ -290,8 +305,9 @@ fn page(
         range_from: text::moment(past.map.range.start),
         range_to: text::moment(past.map.range.end),
         ending: ending.map(|it| parts::ending(it, past.cost.of_lost_steps(run).ok(), currency)),
-        ranks,
-        more_ranks,
+        ranks: listed.shown,
+        other_ranks: listed.others,
+        more_ranks: listed.more,
         fingerprint: pairs(&run.facts.fingerprint),
         tags: pairs(&run.facts.tags),
         tags_left_out: parts::tags_left_out(run.facts.tags_left_out),

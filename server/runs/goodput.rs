@@ -80,14 +80,13 @@ async fn attempt(
     kept: &Range<Timestamp>,
     room: usize,
 ) -> Result<Option<Attempt>, StoreError> {
+    let ending = run.facts.ending.as_ref();
+    let broke_off = ending.filter(|it| it.is_interruption());
     let mut attempt = Attempt {
         started_at,
         ended_at: kept.end.shifted(-1),
-        was_disrupted: run
-            .facts
-            .ending
-            .as_ref()
-            .is_some_and(|it| it.is_interruption()),
+        was_disrupted: broke_off.is_some(),
+        steps_lost: broke_off.and_then(|it| it.steps_lost),
         // Until steps of it are found.
         began_unseen: did_steps(run),
         ..Attempt::default()

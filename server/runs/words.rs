@@ -1,7 +1,7 @@
 //! A run in one sentence: whether it goes on, how fast, who is slow, why, since when and what it costs.
 
 use gpufleet_analysis::incident::{Family, Incident, Place};
-use gpufleet_analysis::straggler::{Silent, Unnamed, Verdict};
+use gpufleet_analysis::straggler::{Silent, Verdict};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::blind::Blind;
@@ -9,6 +9,7 @@ use super::state::SILENT_AFTER;
 use super::{Judged, Run, Slowdown, State};
 use crate::words::{Said, incident, text};
 
+mod nobody;
 mod together;
 
 use together::together;
@@ -206,14 +207,7 @@ fn of_rank<'a>(run: &Run, rank: u32, open: &'a [Incident]) -> Option<&'a Inciden
 
 /// Who is slow, or why nobody is named.
 pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged, currency: &str) -> Said {
-    let Verdict {
-        stragglers,
-        stages,
-        parted,
-        moving,
-        silent,
-    } = &judged.verdict;
-    let slow = together(run, open, stragglers);
+    let slow = together(run, open, &judged.verdict.stragglers);
     if !slow.is_empty() {
         let named = slow.iter().take(NAMED).enumerate();
         let named = named.fold(Said::default(), |said, (at, it)| {
@@ -229,27 +223,10 @@ pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged, currency: &str
         let why = format!("Who is slow is not known: {}.", blind.words());
         return Said::open("collectives", why);
     }
-    if let Some(stage) = stages.first() {
-        return Said::from(format!(
-            "No rank is slow beside those of its stage; pipeline stage {} takes {:.2} × as long as the others: it has \
-             more work, or all of its machines are slow.",
-            stage.stage, stage.ratio
-        ));
+    if let Some(said) = nobody::words(&judged.verdict) {
+        return said;
     }
-    if let Some(parted) = parted.first() {
-        let slow = format!(
-            "No one rank is named: {} of the {} ranks of pipeline stage {} take {:.2} × as long as the rest, ",
-            parted.slow, parted.of, parted.stage, parted.ratio
-        );
-        return Said::from(slow).and(unnamed(parted.unnamed)).and(".");
-    }
-    if let Some(moving) = moving {
-        return Said::from(format!(
-            "No one rank is slow: the slowest keeps changing, {:.2} × its peers, which is the data.",
-            moving.ratio
-        ));
-    }
-    let Some(why) = *silent else {
+    let Some(why) = judged.verdict.silent else {
         return Said::from(match run.steps_tell() {
             true => "No rank is slower than its peers.",
             false => "No rank is slower than its peers, by the times of its collectives.",
@@ -270,33 +247,6 @@ pub fn not_named(run: &Run, verdict: &Verdict) -> Option<&'static str> {
     blind.or_else(|| verdict.silent.map(not_judged))
 }
 
-/// Why none of many ranks is named that are slow alike: the end of a sentence.
-fn unnamed(why: Unnamed) -> Said {
-    let why = match why {
-        Unnamed::SameData => {
-            "and so do the other stages that compute the same data: it is the data, or machines that hold all of its \
-             stages"
-        }
-        Unnamed::HostsUnknown => {
-            return Said::open(
-                "silent",
-                "and it is not known which machines they are on: it is the machines or how the work is split",
-            );
-        }
-        Unnamed::BesideFast => {
-            "and ranks of the rest are on the same machines: it is how the stage's work is split"
-        }
-        Unnamed::SamePart => {
-            "and they hold the same part of each sequence: it is how sequences are cut over the ranks of context \
-             parallelism"
-        }
-        Unnamed::Alone => {
-            "and not each has another of them on its machine: it is the machines or how the work is split"
-        }
-    };
-    why.into()
-}
-
 /// Why nobody is judged or blamed.
 pub const fn not_judged(why: Silent) -> &'static str {
     match why {
@@ -315,7 +265,7 @@ mod tests {
     use gpufleet_analysis::ending::Cause as Ended;
     use gpufleet_analysis::lost::Losing;
     use gpufleet_analysis::regression::{Change, Direction};
-    use gpufleet_analysis::straggler::{Parted, StageImbalance};
+    use gpufleet_analysis::straggler::{Moving, Parted, StageImbalance, Unnamed};
     use gpufleet_telemetry::catalog::training;
 
     use super::*;
@@ -396,18 +346,45 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_no_rank_says_what_it_is() {
+    fn what_is_of_no_rank_says_what_it_is_and_why_it_has_no_price() {
         let stages = vec![StageImbalance {
             stage: 1,
             ratio: 1.5,
         }];
-        let of_a_stage = of_verdict(Verdict {
-            stages,
+        let of_a_stage = |silent: Option<Silent>| Verdict {
+            stages: stages.clone(),
+            silent,
             ..Verdict::default()
-        })
-        .to_string();
-        let expected = "pipeline stage 1 takes 1.50 × as long as the others";
-        assert!(of_a_stage.contains(expected), "{of_a_stage}");
+        };
+        let moving = Verdict {
+            moving: Some(Moving {
+                ratio: 1.4,
+                ranks: 8,
+            }),
+            ..Verdict::default()
+        };
+        let longer = "pipeline stage 1 takes 1.50 × as long as the others: it has more work, or";
+        for (verdict, expected) in [
+            (
+                of_a_stage(None),
+                format!(
+                    "No rank is slow beside those of its stage; {longer} all of its machines are slow."
+                ),
+            ),
+            (
+                of_a_stage(Some(Silent::NoPeers)),
+                format!("Each rank is alone on its stage; {longer} its machine is slow."),
+            ),
+            (
+                moving,
+                "No one rank is slow: the slowest keeps changing, 1.40 × its peers, which is the data.".to_owned(),
+            ),
+        ] {
+            let said = of_verdict(verdict).to_string();
+            let why = said.strip_prefix(&*expected);
+            let why = why.unwrap_or_else(|| panic!("{said}"));
+            assert!(why.starts_with(" It has no price: "), "{said}");
+        }
     }
 
     #[test]
@@ -442,6 +419,7 @@ mod tests {
             let said = of(unnamed);
             let words = said.to_string();
             assert!(words.contains(&format!("{slow}{why}")), "{words}");
+            assert!(words.contains(". It has no price: "), "{words}");
             let is_open = unnamed == Unnamed::HostsUnknown;
             assert_eq!(said.anchor(), is_open.then_some("silent"), "{words}");
         }

@@ -64,8 +64,7 @@ impl Store {
             "SELECT at_ms, who, peer, action, target, detail FROM audit WHERE lease = $1
              ORDER BY at_ms DESC, id DESC LIMIT {limit}"
         );
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(&sql, &[Value::Text(&self.0.lease)]).await;
+        let rows = self.ask(&sql, &[Value::Text(&self.0.lease)]).await;
         let mut entries = Vec::new();
         for row in rows.doing(doing)? {
             let text = |index: usize| Ok::<_, StoreError>(row.text(index).doing(doing)?.to_owned());

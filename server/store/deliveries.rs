@@ -88,9 +88,7 @@ impl Store {
 
     async fn groups(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Group>, StoreError> {
         let doing = "reading deliveries";
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(sql, values).await;
-        drop(transaction);
+        let rows = self.ask(sql, values).await;
         let (mut found, mut bad) = (Vec::new(), Vec::new());
         for row in rows.doing(doing)? {
             match serde_json::from_slice(row.bytes(1).doing(doing)?) {

@@ -77,8 +77,7 @@ impl Store {
             Value::Text(cluster),
             Value::Int(hour),
         ];
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(sql, &values).await.doing(doing)?;
+        let rows = self.ask(sql, &values).await.doing(doing)?;
         let Some(row) = rows.first() else {
             return Ok(None);
         };
@@ -110,8 +109,7 @@ impl Store {
             Value::Int(hours.end),
             Value::Text(cluster.unwrap_or_default()),
         ];
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(sql, &values).await.doing(doing)?;
+        let rows = self.ask(sql, &values).await.doing(doing)?;
         let mut found = Vec::with_capacity(rows.len());
         for row in &rows {
             found.push(Demand {
@@ -143,8 +141,7 @@ impl Store {
             Value::Int(days.end * HOURS),
             Value::Text(cluster.unwrap_or_default()),
         ];
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(sql, &values).await.doing(doing)?;
+        let rows = self.ask(sql, &values).await.doing(doing)?;
         let mut found = BTreeSet::new();
         for row in &rows {
             let cluster = row.text(0).doing(doing)?.to_owned();

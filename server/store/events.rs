@@ -6,7 +6,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::Store;
 use super::aside::{Place, Unreadable};
-use super::database::{Column, Row, Transaction, Value};
+use super::database::{Column, Database, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{EventFilter, EventPage, EventPlace, StoredEvent};
 use super::subjects::agent;
@@ -41,13 +41,11 @@ impl Store {
         let mut conditions = conditions(&self.0.lease, filter, &mut values);
         if let Some(place) = before {
             values.extend([Value::Int(place.at.millis()), Value::Int(place.id)]);
-            let (at, id) = (values.len() - 1, values.len());
-            conditions += &format!(" AND e.at_ms <= ${at} AND (e.at_ms < ${at} OR e.id < ${id})");
+            let (at_ms, at, id) = (at_ms(filter), values.len() - 1, values.len());
+            conditions += &format!(" AND {at_ms} <= ${at} AND ({at_ms} < ${at} OR e.id < ${id})");
         }
-        let sql = newest(&conditions, limit);
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(&sql, &values).await;
-        drop(transaction);
+        let sql = newest(&conditions, filter, limit);
+        let rows = self.ask(&sql, &values).await;
         let mut bad = Vec::new();
         let page = page(&rows.doing("reading events")?, limit, &mut bad)?;
         self.set_aside(&bad).await?;
@@ -65,9 +63,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<StoredEvent>, StoreError> {
         let limit = limit.clamp(1, MAX_EVENTS);
-        let mut transaction = self.read().await?;
-        let rows = each(&mut transaction, "", &self.0.lease, filters, limit).await;
-        drop(transaction);
+        let rows = each(&self.0.database, "", &self.0.lease, filters, limit).await;
         let (mut found, mut bad) = (Vec::new(), Vec::new());
         for row in &rows.doing("reading events")? {
             found.extend(read(row, &mut bad)?);
@@ -78,9 +74,9 @@ impl Store {
 }
 
 /// The rows of [`Store::events_of_each`]; a test has the statement explained. Each has an arm of its own, which goes by
-/// the index of resources: of several in one condition SQLite walks through all events by time.
+/// the index of resources or of kinds: of several in one condition SQLite walks through all events by time.
 pub(super) async fn each(
-    transaction: &mut Transaction,
+    database: &Database,
     explain: &str,
     lease: &str,
     filters: &[EventFilter],
@@ -93,22 +89,33 @@ pub(super) async fn each(
     let mut arms = Vec::with_capacity(filters.len());
     for (number, filter) in filters.iter().take(MAX_AT_ONCE).enumerate() {
         let conditions = conditions(lease, filter, &mut values);
-        let newest = newest(&conditions, limit);
+        let newest = newest(&conditions, filter, limit);
         arms.push(format!("SELECT * FROM ({newest}) a{number}"));
     }
     let sql = format!("{explain}{}", arms.join(" UNION ALL "));
-    transaction.fetch(&sql, &values).await
+    database.ask(&sql, &values).await
 }
 
-/// The newest events of these conditions.
-fn newest(conditions: &str, limit: usize) -> String {
+/// The newest events of these conditions of a filter.
+fn newest(conditions: &str, filter: &EventFilter, limit: usize) -> String {
+    let at_ms = at_ms(filter);
     format!(
-        "SELECT {COLUMNS} FROM event e WHERE {conditions} ORDER BY e.at_ms DESC, e.id DESC LIMIT {limit}"
+        "SELECT {COLUMNS} FROM event e WHERE {conditions} ORDER BY {at_ms} DESC, e.id DESC LIMIT {limit}"
     )
+}
+
+/// When an event was, as a filter asks for it: those of ids that begin alike are few, and are to be found by the index
+/// of resources, not by an index of times among all.
+fn at_ms(filter: &EventFilter) -> &'static str {
+    match filter.id_prefix {
+        Some(_) => "e.at_ms + 0",
+        None => "e.at_ms",
+    }
 }
 
 /// The conditions of a filter, over values that are added to these.
 fn conditions<'a>(lease: &'a str, filter: &'a EventFilter, values: &mut Vec<Value<'a>>) -> String {
+    let at_ms = at_ms(filter);
     let mut conditions = Vec::new();
     let mut add = |condition: &str, value| {
         values.push(value);
@@ -125,10 +132,10 @@ fn conditions<'a>(lease: &'a str, filter: &'a EventFilter, values: &mut Vec<Valu
         add("e.resource_id = ?", Value::Text(id));
     }
     if let Some(prefix) = &filter.id_prefix {
-        // No LIKE: ids are percent-encoded.
-        let length = prefix.chars().count();
-        let begins = format!("substr(e.resource_id, 1, {length}) = ?");
-        add(&begins, Value::Text(prefix));
+        // A range of the index, and no LIKE: ids are percent-encoded. No id has the last of all characters.
+        add("e.resource_id >= ?", Value::Text(prefix));
+        let until = format!("e.resource_id < ? || '{}'", char::MAX);
+        add(&until, Value::Text(prefix));
     }
     if let Some(kind) = filter.kind {
         add("e.kind = ?", Value::Text(kind.name()));
@@ -139,10 +146,10 @@ fn conditions<'a>(lease: &'a str, filter: &'a EventFilter, values: &mut Vec<Valu
         Some(Severity::Error) => add("e.severity = ?", Value::Text(Severity::Error.name())),
     }
     if let Some(from) = filter.from {
-        add("e.at_ms >= ?", Value::Int(from.millis()));
+        add(&format!("{at_ms} >= ?"), Value::Int(from.millis()));
     }
     if let Some(until) = filter.until {
-        add("e.at_ms < ?", Value::Int(until.millis()));
+        add(&format!("{at_ms} < ?"), Value::Int(until.millis()));
     }
     if !filter.resource_ids.is_empty() {
         let first = values.len() + 1;

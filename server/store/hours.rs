@@ -80,7 +80,6 @@ impl Store {
         cluster: &str,
         range: Range<i64>,
     ) -> Result<Vec<LedgerHour>, StoreError> {
-        let mut transaction = self.read().await?;
         let first = range.start.max(range.end.saturating_sub(MAX_HOURS));
         let sql = "SELECT t.hour, MIN(h.is_final), t.state, t.reason,
                 CAST(SUM(t.time_ms) AS BIGINT),
@@ -100,7 +99,7 @@ impl Store {
             Value::Text(cluster),
             Value::Text(&self.0.lease),
         ];
-        let rows = transaction.fetch(sql, &values).await;
+        let rows = self.ask(sql, &values).await;
         let rows = rows.doing("reading ledger hours")?;
         let (hours, unknown) = ledger(&rows)?;
         for row in unknown {

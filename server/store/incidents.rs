@@ -146,9 +146,7 @@ impl Store {
             "SELECT id, since_ms, data FROM incident WHERE {conditions} ORDER BY since_ms DESC, id DESC LIMIT {}",
             limit + 1
         );
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(&sql, &values).await;
-        drop(transaction);
+        let rows = self.ask(&sql, &values).await;
         let mut rows = rows.doing("reading incidents")?;
         let has_more = rows.len() > limit;
         rows.truncate(limit);
@@ -171,9 +169,7 @@ impl Store {
     pub async fn incident(&self, id: Uuid) -> Result<Option<Incident>, StoreError> {
         let sql = "SELECT id, since_ms, data FROM incident WHERE lease = $1 AND id = $2";
         let values = [Value::Text(&self.0.lease), Value::Blob(id.as_bytes())];
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(sql, &values).await;
-        drop(transaction);
+        let rows = self.ask(sql, &values).await;
         let mut bad = Vec::new();
         let rows = rows.doing("reading an incident")?;
         let found = rows.first().map(|row| read(row, &mut bad)).transpose()?;

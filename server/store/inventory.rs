@@ -170,9 +170,7 @@ impl Store {
             Value::Int(from.millis()),
             Value::Int(until.millis()),
         ];
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(&sql, &values).await;
-        drop(transaction);
+        let rows = self.ask(&sql, &values).await;
         let mut found = Vec::new();
         for row in rows.doing(doing)? {
             let int = |index: usize| row.int(index).doing(doing);
@@ -221,9 +219,7 @@ impl Store {
             Value::Text(cluster),
             Value::Int(since.millis()),
         ];
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(&sql, &values).await;
-        drop(transaction);
+        let rows = self.ask(&sql, &values).await;
         let mut found = Vec::new();
         for row in rows.doing(doing)? {
             match serde_json::from_slice(row.bytes(1).doing(doing)?) {
@@ -237,7 +233,8 @@ impl Store {
         Ok(found)
     }
 
-    /// What happened to the nodes of a cluster at `since` or later, the newest first.
+    /// What happened to the nodes of a cluster at `since` or later, and before `until` where that is said; the newest
+    /// first, at most [`MAX_CHANGES`].
     ///
     /// # Errors
     /// When the database refuses.
@@ -245,19 +242,20 @@ impl Store {
         &self,
         cluster: &str,
         since: Timestamp,
+        until: Option<Timestamp>,
     ) -> Result<Vec<Change>, StoreError> {
         let doing = "reading what happened to nodes";
         let sql = format!(
             "SELECT at_ms, node, what FROM inventory_change WHERE lease = $1 AND cluster = $2
-             AND at_ms >= $3 ORDER BY at_ms DESC, node, what LIMIT {MAX_CHANGES}"
+             AND at_ms >= $3 AND at_ms < $4 ORDER BY at_ms DESC, node, what LIMIT {MAX_CHANGES}"
         );
         let values = [
             Value::Text(&self.0.lease),
             Value::Text(cluster),
             Value::Int(since.millis()),
+            Value::Int(until.map_or(i64::MAX, Timestamp::millis)),
         ];
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(&sql, &values).await;
+        let rows = self.ask(&sql, &values).await;
         let mut found = Vec::new();
         for row in rows.doing(doing)? {
             found.push(Change {

@@ -42,7 +42,6 @@ impl Store {
         cluster: &str,
         agent: AgentId,
     ) -> Result<Vec<KnownResource>, StoreError> {
-        let mut transaction = self.read().await?;
         let values = [
             Value::Text(&self.0.lease),
             Value::Text(cluster),
@@ -53,9 +52,8 @@ impl Store {
              WHERE s.lease = $1 AND s.cluster = $2 AND s.kind IN ('gpu', 'share') AND s.agent = $3
              ORDER BY s.id LIMIT {MAX_TOLD}"
         );
-        let rows = transaction.fetch(&sql, &values).await;
+        let rows = self.ask(&sql, &values).await;
         let rows = rows.doing("reading what an agent told of")?;
-        drop(transaction);
         let (mut all, mut bad) = (Vec::new(), Vec::new());
         for row in &rows {
             all.extend(read(row, &mut bad)?);

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::Store;
 use super::aside::{self, Place, Unreadable};
-use super::database::{Column, Row, Transaction, Value};
+use super::database::{Column, Database, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::retain::{self, RUNS_HORIZON};
 use crate::runs::{KnownRun, RankFacts, RunFacts, RunKey};
@@ -56,9 +56,8 @@ impl Store {
         filter: &RunFilter,
         most: usize,
     ) -> Result<(Vec<RunKey>, bool), StoreError> {
-        let mut transaction = self.read().await?;
         let (select, page) = (format!("SELECT {NAME}"), (None, most + 1));
-        let rows = page_of(&mut transaction, &select, &self.0.lease, filter, page).await;
+        let rows = page_of(&self.0.database, &select, &self.0.lease, filter, page).await;
         let rows = rows.doing("reading names of runs")?;
         let names = rows.iter().take(most);
         let names = names.filter_map(|row| id_and_key(row).transpose());
@@ -129,12 +128,10 @@ impl Store {
     ) -> Result<(Vec<KnownRun>, Option<(i64, i64)>), StoreError> {
         let doing = "reading runs";
         let limit = limit.clamp(1, MAX_RUNS_READ);
-        let mut transaction = self.read().await?;
         let select = format!("SELECT {COLUMNS}, r.started_ms");
         let page = (after, limit);
-        let rows = page_of(&mut transaction, &select, &self.0.lease, filter, page).await;
+        let rows = page_of(&self.0.database, &select, &self.0.lease, filter, page).await;
         let rows = rows.doing(doing)?;
-        drop(transaction);
         let mut bad = Vec::new();
         let mut found = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -188,7 +185,7 @@ impl Store {
 
 /// What is to be `select`ed of a page of runs, the last started first; a test has the statement explained.
 pub(super) async fn page_of(
-    transaction: &mut Transaction,
+    database: &Database,
     select: &str,
     lease: &str,
     filter: &RunFilter,
@@ -239,7 +236,7 @@ pub(super) async fn page_of(
          {only_last} AND ({start} < $4 OR ({start} = $4 AND r.id < $5))
          ORDER BY {start} DESC, r.id DESC LIMIT {limit}"
     );
-    transaction.fetch(&sql, &values).await
+    database.ask(&sql, &values).await
 }
 
 /// What the seventh value is, where there is one, and which names are meant.

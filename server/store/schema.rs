@@ -68,6 +68,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(32, "0032_hour_spans.sql"),
     migration!(34, "0034_incident_by_family.sql"),
     migration!(35, "0035_money_reason.sql"),
+    migration!(36, "0036_event_by_kind.sql"),
 ];
 
 /// The newest schema that this server knows.

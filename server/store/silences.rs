@@ -23,8 +23,7 @@ impl Store {
              ORDER BY until_ms DESC LIMIT {MAX_SILENCES}"
         );
         let values = [Value::Text(&self.0.lease), Value::Int(now.millis())];
-        let mut transaction = self.read().await?;
-        let rows = transaction.fetch(&sql, &values).await.doing(doing)?;
+        let rows = self.ask(&sql, &values).await.doing(doing)?;
         let mut found = Vec::new();
         for row in &rows {
             match serde_json::from_str(row.text(0).doing(doing)?) {

@@ -70,7 +70,6 @@ impl Store {
         kind: Option<ResourceKind>,
         after: Option<i64>,
     ) -> Result<ResourcePage, StoreError> {
-        let mut transaction = self.read().await?;
         let values = [
             Value::Int(after.unwrap_or(0)),
             Value::Text(cluster.unwrap_or_default()),
@@ -82,7 +81,7 @@ impl Store {
              WHERE s.id > $1 AND s.lease = $4 AND ($2 = '' OR s.cluster = $2) AND ($3 = '' OR s.kind = $3)
              ORDER BY s.id LIMIT {MAX_RESOURCES}"
         );
-        let rows = transaction.fetch(&sql, &values).await;
+        let rows = self.ask(&sql, &values).await;
         let rows = rows.doing("reading resources")?;
         let next = match rows.last() {
             Some(row) if rows.len() == MAX_RESOURCES => {
@@ -90,7 +89,6 @@ impl Store {
             }
             _ => None,
         };
-        drop(transaction);
         let mut page = ResourcePage {
             next,
             ..ResourcePage::default()

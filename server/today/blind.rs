@@ -63,10 +63,10 @@ pub fn with_inventory(app: &App, grant: &Grant, view: &FleetView) -> Vec<BlindSp
     let mut all = spots(view);
     let now = crate::inventory::now(app);
     let inventory = &app.inventory;
-    if !tells(app, grant) {
+    if !tells(app, grant.cluster.as_deref()) {
         return all;
     }
-    let blind = without_agent(app, grant, view);
+    let blind = without_agent(app, grant.cluster.as_deref(), view);
     all.extend(unknown_nodes(&blind, inventory.source()));
     let sight = inventory.known().nodes.sight(now);
     // While it is read for the first time nothing is wrong yet.
@@ -84,14 +84,15 @@ pub fn with_inventory(app: &App, grant: &Grant, view: &FleetView) -> Vec<BlindSp
     all
 }
 
-/// Whether the inventory tells this reader anything.
-fn tells(app: &App, grant: &Grant) -> bool {
-    *app.inventory.source() != Source::Off && grant.may_see(app.inventory.cluster())
+/// Whether the inventory tells a reader anything who is bound to a cluster, or to none.
+fn tells(app: &App, bound: Option<&str>) -> bool {
+    let asked = app.inventory.cluster();
+    *app.inventory.source() != Source::Off && bound.is_none_or(|it| it == &**asked)
 }
 
-/// Nodes with GPUs of which no agent tells, as far as a reader may see them.
-pub fn without_agent(app: &App, grant: &Grant, view: &FleetView) -> Vec<Record> {
-    if !tells(app, grant) {
+/// Nodes with GPUs of which no agent tells, as far as a reader may see them who is bound to a cluster, or to none.
+pub fn without_agent(app: &App, bound: Option<&str>, view: &FleetView) -> Vec<Record> {
+    if !tells(app, bound) {
         return Vec::new();
     }
     let nodes = view.clusters.iter().flat_map(|cluster| &cluster.nodes);
@@ -114,15 +115,23 @@ fn unknown_nodes(blind: &[Record], source: &Source) -> Option<BlindSpot> {
             counted(blind.len(), "node", "nodes"),
             counted(gpus as usize, "GPU", "GPUs"),
         ),
-        fix: match source {
-            Source::Kubernetes(_) => "kubectl -n gpufleet describe daemonset gpufleet-agent says why no agent is there: a selector, a taint, an image that cannot be pulled.",
-            _ => "systemctl status gpufleet-agent on the node says whether one runs; if it does, node.name in its config is to be the name that the cluster gives the node.",
-        }
-        .to_owned(),
-        anchor: "cluster",
+        fix: no_agent_fix(source).to_owned(),
+        anchor: "no_agent",
         places: blind.iter().take(NAMED).map(place).collect(),
         more: blind.len().saturating_sub(NAMED),
     })
+}
+
+/// What says why nodes have no agent.
+pub const fn no_agent_fix(source: &Source) -> &'static str {
+    match source {
+        Source::Kubernetes(_) => {
+            "kubectl -n gpufleet describe daemonset gpufleet-agent says why no agent is there: a selector, a taint, an image that cannot be pulled."
+        }
+        _ => {
+            "systemctl status gpufleet-agent on the node says whether one runs; if it does, node.name in its config is to be the name that the cluster gives the node."
+        }
+    }
 }
 
 /// The server's own clock, when that is what is wrong.

@@ -1,22 +1,24 @@
-//! What changed in the last day: incidents that opened or are over, nodes that are new, and what agents
-//! told of drivers, GPUs and runs.
+//! What changed in the last day: incidents that opened or are over, nodes that are new, what the inventory saw
+//! happen to nodes, and what agents told of drivers, GPUs and runs.
 //!
 //! Limits: events of one kind are one line a cluster; of each kind the newest [`MAX_EVENTS`] are read, and
 //! a line that counts so many says "at least". At most [`MAX_RUNS`] runs and [`MAX_INCIDENTS`] incidents are looked at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpufleet_analysis::incident::{Incident, State};
+use gpufleet_analysis::inventory::change::Change as NodeChange;
 use gpufleet_telemetry::event::{EventKind, Severity};
 use gpufleet_telemetry::identity::{Origin, ResourceKind};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::Look;
+use crate::App;
 use crate::auth::Grant;
 use crate::runs::KnownRun;
 use crate::store::model::{EventFilter, IncidentFilter, StoredEvent};
-use crate::store::{RunFilter, Store, StoreError};
+use crate::store::{RunFilter, StoreError};
 use crate::words::incident::place_words;
 use crate::words::text::{counted, span};
 use crate::words::{self, address};
@@ -34,7 +36,7 @@ const MAX_RUNS: usize = 5_000;
 const MAX_INCIDENTS: usize = 1_000;
 
 /// What people ask of the day before; what is wrong now is an incident.
-const KINDS: [EventKind; 7] = [
+const KINDS: [EventKind; 8] = [
     EventKind::DriverChanged,
     EventKind::MigChanged,
     EventKind::GpuAdded,
@@ -42,6 +44,37 @@ const KINDS: [EventKind; 7] = [
     EventKind::GpuReset,
     EventKind::AgentStarted,
     EventKind::FingerprintChanged,
+    EventKind::PreemptionNoticed,
+];
+
+/// What the inventory saw of nodes that people ask of: how its words begin, the kind of the line, its name, and what
+/// several of them did. A node that came is told by its agent.
+const OF_NODES: [(&str, &str, &str, &str); 5] = [
+    ("is gone", "nodes_gone", "nodes gone", "are gone"),
+    (
+        "is cordoned",
+        "nodes_cordoned",
+        "nodes cordoned",
+        "are cordoned",
+    ),
+    (
+        "is not ready",
+        "nodes_not_ready",
+        "nodes not ready",
+        "were not ready",
+    ),
+    (
+        "was made anew",
+        "nodes_anew",
+        "nodes anew",
+        "were made anew",
+    ),
+    (
+        "has another",
+        "nodes_changed",
+        "nodes changed",
+        "have another driver, image or machine type",
+    ),
 ];
 
 /// What the store knows of the last day.
@@ -51,6 +84,8 @@ pub(super) struct Past {
     pub(super) failed: Vec<KnownRun>,
     over: Vec<Incident>,
     events: Vec<StoredEvent>,
+    /// What the inventory saw happen to nodes of its cluster, the newest first.
+    nodes: Vec<NodeChange>,
 }
 
 /// Something that changed.
@@ -58,7 +93,7 @@ pub(super) struct Past {
 pub struct Change {
     /// When; of several the last.
     pub at: Timestamp,
-    /// What kind: `incident_opened`, `incident_over`, `new_nodes`, or the name of a kind of event.
+    /// What kind: `incident_opened`, `incident_over`, `new_nodes`, one of [`OF_NODES`], or the name of a kind of event.
     pub kind: &'static str,
     /// What kind, in words.
     pub name: &'static str,
@@ -74,38 +109,46 @@ pub struct Change {
 ///
 /// # Errors
 /// When the database refuses.
-pub(super) async fn read(store: &Store, grant: &Grant, now: Timestamp) -> Result<Past, StoreError> {
+pub(super) async fn read(app: &App, grant: &Grant, now: Timestamp) -> Result<Past, StoreError> {
+    let store = &app.store;
     let from = now.shifted(-DAY_NS);
-    let filter = RunFilter {
+    let runs = RunFilter {
         cluster: grant.cluster.clone(),
         heard_since: Some(from),
         only_interrupted: true,
         ..RunFilter::default()
     };
     let broke_off = |it: KnownRun| it.facts.ended.is_some_and(|at| at >= from).then_some(it);
-    let failed = store.made_of_runs(&filter, None, MAX_RUNS, broke_off);
-    let (failed, _) = failed.await?;
-    let filter = IncidentFilter {
+    let incidents = IncidentFilter {
         cluster: grant.cluster.clone(),
         state: Some(State::Resolved),
         resolved_since: Some(from),
         ..IncidentFilter::default()
     };
-    let (over, _) = store.incidents(&filter, None, MAX_INCIDENTS).await?;
-    let mut events = Vec::new();
-    for kind in KINDS {
-        let filter = EventFilter {
-            cluster: grant.cluster.clone(),
-            kind: Some(kind),
-            from: Some(from),
-            ..EventFilter::default()
-        };
-        events.extend(store.events(&filter, None, MAX_EVENTS).await?.events);
-    }
+    let kinds = KINDS.map(|kind| EventFilter {
+        cluster: grant.cluster.clone(),
+        kind: Some(kind),
+        from: Some(from),
+        ..EventFilter::default()
+    });
+    let asked = app.inventory.cluster();
+    let of_nodes = async {
+        match grant.may_see(asked) {
+            true => store.inventory_changes(asked, from, None).await,
+            false => Ok(Vec::new()),
+        }
+    };
+    let ((failed, _), (over, _), events, nodes) = tokio::try_join!(
+        store.made_of_runs(&runs, None, MAX_RUNS, broke_off),
+        store.incidents(&incidents, None, MAX_INCIDENTS),
+        store.events_of_each(&kinds, MAX_EVENTS),
+        of_nodes,
+    )?;
     Ok(Past {
         failed,
         over,
         events,
+        nodes,
     })
 }
 
@@ -123,6 +166,10 @@ pub(super) fn changes(look: &Look<'_>, origin: Origin, past: &Past) -> Vec<Chang
     let over = over.filter(|it| is_here(&it.place.cluster));
     all.extend(over.map(|it| of_incident(look, it, it.resolved_at, true)));
     all.extend(new_nodes(look, origin, from));
+    // Of real nodes alone: nobody asks about those that are simulated.
+    if origin == Origin::Live {
+        all.extend(of_nodes(&past.nodes));
+    }
     all.sort_by(|one, other| other.at.cmp(&one.at).then(one.what.cmp(&other.what)));
     all
 }
@@ -177,6 +224,30 @@ fn new_nodes(look: &Look<'_>, origin: Origin, from: Timestamp) -> Option<Change>
     })
 }
 
+/// One line for each kind of what happened to nodes; `changes` are the newest first.
+fn of_nodes(changes: &[NodeChange]) -> Vec<Change> {
+    let line = |(begins, kind, name, several): &(&str, &'static str, &'static str, &str)| {
+        let all = changes.iter().filter(|it| it.what.starts_with(begins));
+        let last = all.clone().next()?;
+        let nodes: BTreeSet<&str> = all.map(|it| it.node.as_str()).collect();
+        Some(Change {
+            at: last.at,
+            kind,
+            name,
+            what: match nodes.len() {
+                1 => format!("{} {}", last.node, last.what),
+                count => format!(
+                    "{count} nodes {several}; the last: {} {}",
+                    last.node, last.what
+                ),
+            },
+            address: None,
+            severity: Severity::Info,
+        })
+    };
+    OF_NODES.iter().filter_map(line).collect()
+}
+
 /// One line for each kind and cluster.
 fn of_events<'a>(events: impl Iterator<Item = &'a StoredEvent>) -> Vec<Change> {
     let mut kinds: BTreeMap<(EventKind, &str), Vec<&StoredEvent>> = BTreeMap::new();
@@ -225,5 +296,34 @@ fn address(stored: &StoredEvent) -> Option<String> {
         ResourceKind::Node => Some(address::node(cluster, id)),
         ResourceKind::Gpu | ResourceKind::Share => Some(address::gpu(cluster, id)),
         ResourceKind::Endpoint | ResourceKind::Rank => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_left_are_one_line_and_what_came_or_is_ready_again_is_none() {
+        let seen = |second: i64, node: &str, what: &str| NodeChange {
+            at: Timestamp::from_seconds(second),
+            node: node.to_owned(),
+            what: what.to_owned(),
+        };
+        let told = of_nodes(&[
+            seen(9, "b", "is gone"),
+            seen(8, "a", "is ready"),
+            seen(7, "a", "is gone"),
+            seen(6, "c", "has another driver: 570.1 → 580.2"),
+            seen(5, "c", "came with 8 GPUs"),
+        ]);
+        let told: Vec<(&str, &str)> = told.iter().map(|it| (it.kind, it.what.as_str())).collect();
+        assert_eq!(
+            told,
+            [
+                ("nodes_gone", "2 nodes are gone; the last: b is gone"),
+                ("nodes_changed", "c has another driver: 570.1 → 580.2"),
+            ]
+        );
     }
 }

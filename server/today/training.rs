@@ -14,16 +14,18 @@ use std::sync::Arc;
 use gpufleet_analysis::adviser::advise;
 use gpufleet_analysis::ending::Cause;
 use gpufleet_analysis::lost::WHOLE_GPU;
-use gpufleet_analysis::owner::Holder;
-use gpufleet_telemetry::identity::{Origin, attribute};
+use gpufleet_analysis::owner::{Holder, Payer};
+use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
+use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_telemetry::training::JobId;
 
 use super::waste::{Kind, Waste};
 use super::{Look, owner};
-use crate::App;
 use crate::money::savings::reached::Like;
 use crate::runs::advice::profile;
 use crate::runs::{KnownRun, Run, RunKey, State};
+use crate::store::model::ResourceKey;
+use crate::store::{Store, StoreError};
 use crate::words::address;
 use crate::words::text::{SHOWN_CHARACTERS, counted, grouped, harmless};
 
@@ -35,6 +37,12 @@ const DAY_S: f64 = 86_400.0;
 
 /// Runs below their target that the adviser looks at: the dearest.
 const ADVISED: usize = 5;
+
+/// GPUs of a run that ended of which it is asked who held them: the first that is known says it.
+const ASKED_GPUS: usize = 3;
+
+/// Minutes before its end in which somebody must have held them.
+const HELD_MINUTES: i64 = 10;
 
 /// Runs that are compared with no target.
 #[derive(Debug, Default)]
@@ -61,7 +69,7 @@ impl Unrated {
 }
 
 /// What a run computes with.
-pub(super) struct Brief {
+struct Brief {
     step_s: Option<f64>,
     gpus: BTreeSet<String>,
     count: usize,
@@ -203,47 +211,81 @@ fn advice(look: &Look<'_>, key: &RunKey) -> Option<String> {
     ))
 }
 
-/// What each of these runs computed with, where that is known.
-pub(super) async fn briefs(app: &App, runs: &[KnownRun]) -> Vec<Option<Brief>> {
-    let mut briefs = Vec::with_capacity(runs.len());
+/// Jobs whose attempts broke off, by what was lost to it in the last day.
+pub(super) async fn failed(look: &Look<'_>, runs: &[KnownRun]) -> Vec<Waste> {
+    let mut jobs: BTreeMap<(&Arc<str>, &JobId), Vec<&KnownRun>> = BTreeMap::new();
     for run in runs {
-        briefs.push(brief(app, &run.key).await);
+        let job = (&run.key.cluster, &run.key.run.job);
+        jobs.entry(job).or_default().push(run);
     }
-    briefs
+    let mut rows = Vec::new();
+    for attempts in jobs.into_values() {
+        let mut losses = Vec::with_capacity(attempts.len());
+        for attempt in &attempts {
+            losses.push(lost(look, attempt).await);
+        }
+        let last = attempts.iter().zip(&losses);
+        let last = last.max_by_key(|(it, _)| it.facts.ended);
+        let payer = match last {
+            Some((attempt, loss)) => who_paid(look, attempt, &loss.cards).await,
+            None => None,
+        };
+        rows.extend(of_job(look, &attempts, &losses, payer.as_ref()));
+    }
+    rows
 }
 
-async fn brief(app: &App, key: &RunKey) -> Option<Brief> {
-    if let Some(brief) = app.fleet.runs().look(key, Brief::of) {
-        return Some(brief);
+/// Who paid for a run that ended: who pays for a GPU that is still told to be held by its job, else for who held one by
+/// the minutes before the end, else what a rule knows of its namespace. Whoever has its GPUs now had no part in it.
+async fn who_paid(look: &Look<'_>, run: &KnownRun, gpus: &BTreeSet<String>) -> Option<Payer> {
+    let (cluster, job) = (&run.key.cluster, &run.key.run.job);
+    let ended = run.facts.ended.unwrap_or(look.at);
+    let is_its = |holder: &Holder| holder.is_called(&job.name);
+    let mut known = gpus.iter().filter_map(|it| look.found.gpu(cluster, it));
+    let still = known.find(|it| Holder::told_by(&it.resource).is_some_and(|it| is_its(&it)));
+    if let Some(gpu) = still {
+        return Some(gpu.payer.clone());
     }
-    match app.store.run(key).await {
-        Ok(known) => known.map(|it| Brief::of(&Run::of_store(it))),
-        Err(error) => {
-            tracing::error!(%error, "a run that broke off cannot be read");
-            None
+    let mut holder = None;
+    for gpu in gpus.iter().take(ASKED_GPUS) {
+        let held = held_by(&look.app.store, (cluster, gpu), ended).await;
+        let held = held.unwrap_or_else(|error| {
+            tracing::error!(%error, "who held a GPU cannot be read");
+            Vec::new()
+        });
+        holder = held.into_iter().find(is_its);
+        if holder.is_some() {
+            break;
         }
     }
+    let holder = holder.unwrap_or_else(|| Holder {
+        name: job.name.clone(),
+        namespace: job.namespace.clone(),
+        job: job.name.clone(),
+        ..Holder::default()
+    });
+    let payer = look.owners.payer(&holder, ended.millis());
+    (payer != Payer::Unowned).then_some(payer)
 }
 
-/// Jobs whose attempts broke off, each with what it computed with, by what was lost to it in the last day.
-pub(super) fn failed(look: &Look<'_>, runs: &[KnownRun], briefs: &[Option<Brief>]) -> Vec<Waste> {
-    let mut jobs: BTreeMap<(&Arc<str>, &JobId), Broken<'_>> = BTreeMap::new();
-    for (run, brief) in runs.iter().zip(briefs) {
-        let job = jobs.entry((&run.key.cluster, &run.key.run.job));
-        let job = job.or_default();
-        job.attempts.push(run);
-        job.losses.push(lost(look, run, brief.as_ref()));
-    }
-    let jobs = jobs.into_values();
-    jobs.filter_map(|it| of_job(look, &it.attempts, &it.losses))
-        .collect()
-}
-
-/// The attempts of a job that broke off, and what each lost.
-#[derive(Default)]
-struct Broken<'a> {
-    attempts: Vec<&'a KnownRun>,
-    losses: Vec<Loss>,
+/// Who held a GPU in the minutes before a moment.
+async fn held_by(
+    store: &Store,
+    (cluster, gpu): (&Arc<str>, &str),
+    until: Timestamp,
+) -> Result<Vec<Holder>, StoreError> {
+    let key = ResourceKey {
+        cluster: Arc::clone(cluster),
+        kind: ResourceKind::Gpu,
+        id: gpu.into(),
+    };
+    let last = until.minute().0;
+    let minutes = store
+        .minutes(&key, Minute(last - HELD_MINUTES)..Minute(last + 1))
+        .await?;
+    let numbers = minutes.rows.values().flat_map(|it| it.holders.keys());
+    let numbers: BTreeSet<i64> = numbers.copied().collect();
+    Ok(store.holders(&numbers).await?.into_values().collect())
 }
 
 /// What an attempt that broke off lost.
@@ -252,16 +294,29 @@ struct Loss {
     gpu_s: Option<f64>,
     cost: Option<i128>,
     gpus: usize,
+    /// Which they were.
+    cards: BTreeSet<String>,
 }
 
-fn lost(look: &Look<'_>, attempt: &KnownRun, brief: Option<&Brief>) -> Loss {
+async fn lost(look: &Look<'_>, attempt: &KnownRun) -> Loss {
+    let key = &attempt.key;
+    let brief = match look.app.fleet.runs().look(key, Brief::of) {
+        Some(brief) => Some(brief),
+        None => match look.app.store.run(key).await {
+            Ok(known) => known.map(|it| Brief::of(&Run::of_store(it))),
+            Err(error) => {
+                tracing::error!(%error, "a run that broke off cannot be read");
+                None
+            }
+        },
+    };
     let steps = attempt.facts.ending.as_ref().and_then(|it| it.steps_lost);
-    let gpus = brief.map_or(0, |it| it.count);
-    let step_s = brief.and_then(|it| it.step_s);
+    let gpus = brief.as_ref().map_or(0, |it| it.count);
+    let step_s = brief.as_ref().and_then(|it| it.step_s);
     let gpu_s = steps
         .zip(step_s)
         .map(|(steps, each)| steps as f64 * each * gpus as f64);
-    let second = brief.and_then(|it| it.second(look, &attempt.key.cluster));
+    let second = brief.as_ref().and_then(|it| it.second(look, &key.cluster));
     let cost = gpu_s
         .zip(second)
         .map(|(seconds, price)| (seconds * price) as i128);
@@ -270,10 +325,16 @@ fn lost(look: &Look<'_>, attempt: &KnownRun, brief: Option<&Brief>) -> Loss {
         gpu_s,
         cost,
         gpus,
+        cards: brief.map(|it| it.gpus).unwrap_or_default(),
     }
 }
 
-fn of_job(look: &Look<'_>, attempts: &[&KnownRun], losses: &[Loss]) -> Option<Waste> {
+fn of_job(
+    look: &Look<'_>,
+    attempts: &[&KnownRun],
+    losses: &[Loss],
+    payer: Option<&Payer>,
+) -> Option<Waste> {
     let last = attempts.iter().max_by_key(|it| it.facts.ended)?;
     let ending = last.facts.ending.as_ref()?;
     let gpu_s: f64 = losses.iter().filter_map(|it| it.gpu_s).sum();
@@ -292,6 +353,7 @@ fn of_job(look: &Look<'_>, attempts: &[&KnownRun], losses: &[Loss]) -> Option<Wa
         day_cost: cost,
         unpriced: if cost.is_none() { gpus } else { 0 },
         since: last.facts.ended,
+        owner: owner(payer),
         action: action(ending.cause()).to_owned(),
         status: "over".to_owned(),
         ..of_run(look, &last.key, gpus)
@@ -343,7 +405,7 @@ fn of_run(look: &Look<'_>, key: &RunKey, gpus: usize) -> Waste {
 const fn action(cause: Option<Cause>) -> &'static str {
     match cause {
         Some(Cause::NodeLost) => "Look at the node; save checkpoints more often if it stays so.",
-        Some(Cause::GpuFault) => "Drain the GPU that failed before the job lands there again.",
+        Some(Cause::GpuFault) => "Drain the failed GPU, so that the job is not put on it again.",
         Some(Cause::HostOutOfMemory) => "Give the pod more memory, or the loader fewer workers.",
         Some(Cause::Preempted) => "Save checkpoints more often, or take capacity that stays.",
         Some(Cause::Evicted) => "Look why the pod was thrown out: limits, priority, a drain.",
@@ -364,6 +426,7 @@ mod tests {
             gpu_s: None,
             cost,
             gpus: 8,
+            cards: BTreeSet::new(),
         }
     }
 

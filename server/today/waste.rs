@@ -154,17 +154,15 @@ fn of_incident(look: &Look<'_>, incident: &Incident) -> Option<Waste> {
         return None;
     }
     let place = &incident.place;
-    let because = match incident.cause.is_known() {
-        true => format!(", because of {}", incident.cause.words()),
-        false => String::new(),
-    };
+    let because = incident::cause(incident).map(|it| format!(", because of {it}"));
+    let because = because.unwrap_or_default();
     let day = losing.nano_usd_per_hour().map(|it| i128::from(it) * 24);
     Some(Waste {
         kind,
         cluster: place.cluster.as_str().into(),
         place: incident::place_words(place, look.view),
         address: address::place(place),
-        what: format!("{}{because}", incident.what),
+        what: format!("{}{because}", incident::what(incident)),
         milli_gpus: losing.milli_gpus,
         day_cost: day,
         unpriced: match day {

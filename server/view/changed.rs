@@ -86,9 +86,14 @@ impl Of<'_> {
     }
 }
 
-/// What was changed since a moment.
-pub async fn changed(app: &App, view: &FleetView, of: &Of<'_>, since: Timestamp) -> Changed {
-    read(app, view, of, since).await.unwrap_or_else(|error| {
+/// What was changed from a moment on and before another one.
+pub async fn changed(
+    app: &App,
+    view: &FleetView,
+    of: &Of<'_>,
+    time: (Timestamp, Timestamp),
+) -> Changed {
+    read(app, view, of, time).await.unwrap_or_else(|error| {
         tracing::error!(%error, "a page could not read what was changed");
         Changed {
             failed: true,
@@ -101,7 +106,7 @@ async fn read(
     app: &App,
     view: &FleetView,
     of: &Of<'_>,
-    since: Timestamp,
+    (since, until): (Timestamp, Timestamp),
 ) -> Result<Changed, StoreError> {
     let ids = of.ids.iter().filter(|it| it.len() <= MAX_EVENT_IDS);
     let of_kind = EventFilter {
@@ -109,6 +114,7 @@ async fn read(
         // More than one question may name are asked for with all of the cluster.
         resource_ids: ids.flatten().cloned().collect(),
         from: Some(since),
+        until: Some(until),
         ..EventFilter::default()
     };
     let filters = KINDS.map(|kind| EventFilter {
@@ -116,7 +122,7 @@ async fn read(
         ..of_kind.clone()
     });
     let (of_nodes, events, mut done) = tokio::try_join!(
-        app.store.inventory_changes(of.cluster, since),
+        app.store.inventory_changes(of.cluster, since, Some(until)),
         app.store.events_of_each(&filters, MAX_EVENTS),
         app.store.audited(MAX_AUDITED),
     )?;
@@ -150,7 +156,7 @@ async fn read(
         words: it.message.trim_end_matches('.').to_owned(),
         by: None,
     }));
-    done.retain(|it| it.at >= since);
+    done.retain(|it| (since..until).contains(&it.at));
     let told = done.iter().filter_map(|it| of_audit(app, &parts, of, it));
     found.all.extend(told);
     Ok(found)

@@ -30,7 +30,7 @@ pub struct Past {
     pub failed: bool,
 }
 
-/// The past of a GPU.
+/// The past of a GPU, asked for at once: each question waits for its turn.
 pub async fn of_gpu(
     app: &App,
     key: &ResourceKey,
@@ -39,14 +39,18 @@ pub async fn of_gpu(
     events: usize,
 ) -> Past {
     let read = async {
-        let found = app.store.minutes(key, minutes).await?;
+        let (found, hours, events) = tokio::try_join!(
+            app.store.minutes(key, minutes),
+            app.store.hours(key, hours),
+            events_of(app, key, events),
+        )?;
         for sentence in &found.corrupt {
             tracing::error!("a page leaves out what cannot be read: {sentence}");
         }
         Ok::<_, StoreError>(Past {
             minutes: found.rows,
-            hours: app.store.hours(key, hours).await?,
-            events: events_of(app, key, events).await?,
+            hours,
+            events,
             failed: false,
         })
     };

@@ -1,6 +1,6 @@
 //! An incident in words: where it is, what it costs, what shows it.
 
-use gpufleet_analysis::cause::Reading;
+use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::health::Asks;
 use gpufleet_analysis::incident::{Evidence, Family, Incident, Place, State};
 use gpufleet_analysis::lost::{Losing, Lost};
@@ -16,12 +16,33 @@ use crate::view::FleetView;
 
 /// Whether an incident that is over was only not seen again: an XID that nothing ends. Nobody knows that it was mended.
 pub(crate) fn is_only_unseen(incident: &Incident) -> bool {
-    let code = incident.what.strip_prefix("XID ");
-    let Some(code) = code.and_then(|it| it.parse().ok()) else {
+    let Some(code) = xid_of(incident) else {
         return false;
     };
     let action = xid::action_of(&incident.action).unwrap_or_default();
     !Asks::of(code, action, incident.severity).is_owed()
+}
+
+/// The XID that an incident is of, where it is one alone.
+fn xid_of(incident: &Incident) -> Option<u32> {
+    incident.what.strip_prefix("XID ")?.parse().ok()
+}
+
+/// What is wrong, as people are told: of an XID with what it says, `XID 79, the GPU fell off the bus`.
+pub(crate) fn what(incident: &Incident) -> String {
+    let what = &incident.what;
+    match xid_of(incident).and_then(xid::happened) {
+        Some(happened) => format!("{what}, {happened}"),
+        None => what.clone(),
+    }
+}
+
+/// The cause, to go on behind "because of": where it is known, and says more than that the GPU is broken that
+/// the incident is of.
+pub(crate) fn cause(incident: &Incident) -> Option<&'static str> {
+    let cause = incident.cause;
+    let is_said = cause == Cause::GpuFault && incident.family == Family::GpuFault;
+    (cause.is_known() && !is_said).then(|| cause.words())
 }
 
 /// The run that a place names.
@@ -118,18 +139,17 @@ pub(crate) fn lost(incident: &Incident, currency: &str) -> String {
 pub(crate) fn price(incident: &Incident, currency: &str) -> String {
     let words = incident.basis.words();
     let pace = |losing: &Losing| {
-        let hours = hours(losing.milli_gpus as f64 / 1_000.0);
-        let cost = match losing.nano_usd_per_hour() {
-            Some(nano) => money(currency, nano),
-            None => "without a price".to_owned(),
-        };
-        format!("{hours} GPU-hours, {cost} an hour")
+        let gpus = text::gpus(losing.milli_gpus);
+        match losing.nano_usd_per_hour() {
+            Some(nano) => format!("{} an hour now, {gpus}", money(currency, nano)),
+            None => format!("{gpus} now, without a price"),
+        }
     };
     let stake = || incident.stake_known().map(|(_, it)| &it.losing);
     let now = incident.losing_known().or_else(stake);
     let lost = lost(incident, currency);
     match now.filter(|_| incident.state != State::Resolved) {
-        Some(losing) => format!("{lost}; now {}: {words}.", pace(losing)),
+        Some(losing) => format!("{lost} so far; {}: {words}.", pace(losing)),
         None => format!("{lost}: {words}."),
     }
 }
@@ -233,7 +253,6 @@ fn unit(suffix: &str) -> Unit {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_analysis::cause::Cause;
     use gpufleet_analysis::price::{Basis, Stake};
 
     use super::*;
@@ -268,11 +287,11 @@ mod tests {
     #[test]
     fn an_xid_that_no_reset_ends_is_only_not_seen_again() {
         for (what, action, is_unseen) in [
-            ("XID 159", xid::asks(159, "check_uvm"), true),
-            ("XID 13", xid::asks(13, "page_the_night_shift"), true),
-            ("XID 48", xid::asks(48, "reset_gpu"), false),
-            ("XID 48", xid::asks(48, "page_the_night_shift"), false),
-            ("XID 74", xid::asks(74, "nvlink"), false),
+            ("XID 159", xid::asks("check_uvm"), true),
+            ("XID 13", xid::asks("page_the_night_shift"), true),
+            ("XID 48", xid::asks("reset_gpu"), false),
+            ("XID 48", xid::asks("page_the_night_shift"), false),
+            ("XID 74", xid::asks("nvlink"), false),
             (
                 "XID 13 in several jobs",
                 "Run a diagnosis.".to_owned(),
@@ -284,6 +303,28 @@ mod tests {
             (incident.what, incident.action) = (what.to_owned(), action);
             assert_eq!(is_only_unseen(&incident), is_unseen, "{what}");
         }
+    }
+
+    #[test]
+    fn an_xid_is_told_with_what_it_says_and_no_cause_that_says_the_same_again() {
+        let mut incident = fixture::incident(1);
+        (incident.family, incident.cause) = (Family::GpuFault, Cause::GpuFault);
+        for (told, expected) in [
+            ("XID 79", "XID 79, the GPU fell off the bus"),
+            ("XID 13", "XID 13"),
+            ("XID 13 in several jobs", "XID 13 in several jobs"),
+            ("lost", "lost"),
+        ] {
+            told.clone_into(&mut incident.what);
+            assert_eq!(what(&incident), expected);
+        }
+        assert_eq!(cause(&incident), None);
+        incident.cause = Cause::Heat;
+        assert_eq!(cause(&incident), Some("heat"));
+        (incident.family, incident.cause) = (Family::Straggler, Cause::GpuFault);
+        assert_eq!(cause(&incident), Some("a broken GPU"));
+        incident.cause = Cause::Unknown;
+        assert_eq!(cause(&incident), None);
     }
 
     #[test]

@@ -60,6 +60,14 @@ impl Said {
         shown
     }
 
+    /// The same with one name in place of another.
+    pub fn renamed(mut self, from: &str, to: &str) -> Self {
+        for piece in &mut self.pieces {
+            piece.text = piece.text.replace(from, to);
+        }
+        self
+    }
+
     /// The line of the page Health that mends the first that is open.
     pub fn anchor(&self) -> Option<&'static str> {
         self.pieces.iter().find_map(|it| it.anchor)

@@ -1,4 +1,4 @@
-//! XIDs in words: what happened, and what is to be done about it, by the name of the action in the agent's table
+//! XIDs in words: what happened, and apart from it what is to be done, by the name of the action in the agent's table
 //! (`agent/read/nvml/xid_actions.toml`). The agent tells the name alone.
 //!
 //! What happened is said of the codes that break a card or its links, after NVIDIA's catalogue of XIDs.
@@ -45,34 +45,31 @@ const ACTIONS: [(&str, &str); 12] = [
     ),
 ];
 
-/// What an XID of this code asks for by the name of its action, and what happened; a name of a table of the user's own,
-/// or of another sender, is all that there is to say.
-pub fn asks(code: u32, action: &str) -> String {
-    let Some((_, sentence)) = ACTIONS.iter().find(|(name, _)| *name == action) else {
-        return action.replace('_', " ");
-    };
-    match happened(code) {
-        Some(happened) => format!("{happened}. {sentence}"),
-        None => (*sentence).to_owned(),
-    }
+/// What an XID asks for by the name of its action; a name of a table of the user's own, or of another sender, is all that
+/// there is to say.
+pub fn asks(action: &str) -> String {
+    let known = ACTIONS.iter().find(|(name, _)| *name == action);
+    known.map_or_else(|| action.replace('_', " "), |it| it.1.to_owned())
 }
 
-/// The name of the action that this text asks for, where it is one of [`asks`].
+/// The name of the action that this text asks for, where it is one of [`asks`]; the text of an older version has what
+/// happened before it.
 pub fn action_of(text: &str) -> Option<&'static str> {
     let asks = |(_, sentence): &&(&str, &str)| text.ends_with(*sentence);
     ACTIONS.iter().find(asks).map(|(name, _)| *name)
 }
 
-const fn happened(code: u32) -> Option<&'static str> {
+/// What an XID of this code says of the card or its links, to go on behind its number; none of one that breaks neither.
+pub const fn happened(code: u32) -> Option<&'static str> {
     Some(match code {
-        48 => "The GPU's memory had an error that could not be corrected",
-        62 => "The GPU's internal micro-controller stopped",
-        64 => "A row of the GPU's memory could not be remapped",
-        code if is_of_nvlink(code) => "An NVLink had an error",
-        79 => "The GPU fell off the bus",
-        95 => "An error of the GPU's memory could not be contained",
-        119 => "The GPU's system processor (GSP) did not answer in time",
-        120 => "The GPU's system processor (GSP) had an error",
+        48 => "the GPU's memory had an error that could not be corrected",
+        62 => "the GPU's internal micro-controller stopped",
+        64 => "a row of the GPU's memory could not be remapped",
+        code if is_of_nvlink(code) => "an NVLink had an error",
+        79 => "the GPU fell off the bus",
+        95 => "an error of the GPU's memory could not be contained",
+        119 => "the GPU's system processor (GSP) did not answer in time",
+        120 => "the GPU's system processor (GSP) had an error",
         _ => return None,
     })
 }
@@ -94,28 +91,23 @@ mod tests {
         let names: BTreeSet<&str> = names.filter(|it| *it != "-").collect();
         assert_eq!(names.len(), ACTIONS.len(), "{names:?}");
         for name in names {
-            for code in [1, 79] {
-                let text = asks(code, name);
-                assert!(text.ends_with('.'), "{text}");
-                assert_eq!(action_of(&text), Some(name), "{text}");
-            }
+            let text = asks(name);
+            assert!(text.ends_with('.'), "{text}");
+            assert_eq!(action_of(&text), Some(name), "{text}");
         }
     }
 
     #[test]
-    fn what_happened_comes_before_what_to_do_and_unknown_names_stay_as_they_are() {
-        for (code, action, expected) in [
-            (
-                79,
-                "reboot_node",
-                "The GPU fell off the bus. Drain the node and reboot it.",
-            ),
-            (143, "reset_gpu", "Drain the GPU's jobs and reset the GPU."),
-            (79, "page_the_night_shift", "page the night shift"),
-            (79, "", ""),
+    fn a_name_that_is_not_in_the_table_stays_as_it_is_and_an_older_text_is_known_by_its_end() {
+        for (action, expected) in [
+            ("reboot_node", "Drain the node and reboot it."),
+            ("page_the_night_shift", "page the night shift"),
+            ("", ""),
         ] {
-            assert_eq!(asks(code, action), expected);
+            assert_eq!(asks(action), expected);
         }
+        let older = "The GPU fell off the bus. Drain the node and reboot it.";
+        assert_eq!(action_of(older), Some("reboot_node"));
         assert_eq!(action_of("page the night shift"), None);
         assert_eq!(action_of(""), None);
     }

@@ -62,14 +62,6 @@ pub const NOT_READ: &[(Offer, &str)] = &[
         "The process that holds the library ends, which lets go of the driver whatever state it is in.",
     ),
     (
-        Function("nvmlEventSetFree"),
-        "The process that holds the set ends.",
-    ),
-    (
-        Function("nvmlGpmSampleFree"),
-        "The process that holds the samples ends.",
-    ),
-    (
         Function("nvmlErrorString"),
         "Every code that matters has a reason of its own, in words that name the way out.",
     ),

@@ -103,10 +103,18 @@ pub const CALLED: &[(&str, &str)] = &[
         "nvmlEventSetWait_v2",
         "Waits for XIDs in a thread of its own.",
     ),
+    (
+        "nvmlEventSetFree",
+        "Lets go of a set that may not be waited on any more.",
+    ),
     ("nvmlGpmQueryDeviceSupport", "Whether the GPU has GPM."),
     (
         "nvmlGpmSampleAlloc",
         "The two samples that a GPM metric is the difference of.",
+    ),
+    (
+        "nvmlGpmSampleFree",
+        "Lets go of them where the GPU is opened anew or a MIG instance is gone.",
     ),
     ("nvmlGpmSampleGet", "Takes a GPU's sample."),
     ("nvmlGpmMigSampleGet", "Takes a MIG instance's sample."),

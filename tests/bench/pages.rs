@@ -116,14 +116,18 @@ fn job(number: usize) -> KnownRun {
     }
 }
 
-/// The pages of a node, a GPU and a job, as the box finds them; it must find the stored jobs, and say that it did not
-/// look at all of them.
+/// The pages of a node, a GPU and a job, as the box finds them; it must find stored jobs, as many as it looks at less the
+/// jobs that run, and say that it did not look at all of them.
 fn found_pages(server: &Server) -> [String; 3] {
     let found = server.get(&format!("/api/v1{ASKED}")).json();
     let jobs = &found["jobs"];
     let told = jobs["items"].as_array().map_or(0, Vec::len) as u64;
     let all = told + jobs["more"].as_u64().unwrap_or_default();
-    assert_eq!(all, MAX_JOBS as u64, "{jobs}");
+    let most = MAX_JOBS as u64;
+    assert!(
+        (most / 2..most).contains(&all),
+        "{all} of {most} jobs were found"
+    );
     assert!(found["not_all_jobs"].is_string(), "{jobs}");
     ["nodes", "gpus", "jobs"].map(|kind| {
         let page = found[kind]["items"][0]["page"].as_str();

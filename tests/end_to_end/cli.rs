@@ -43,7 +43,7 @@ fn the_client_shows_the_fleet_and_its_idle_gpus(world: World) {
     });
     for gpu in idle {
         let state = gpu["state"].as_str().unwrap_or_default();
-        let is_idle = ["unallocated", "parked", "held_empty", "gap"].contains(&state);
+        let is_idle = ["unallocated", "parked", "held_empty"].contains(&state);
         assert!(is_idle, "{gpu}");
     }
     let all = typed(&web, ["gpus", "--node", "demo-node-8"]);

@@ -1,5 +1,6 @@
 //! The hand-off: a GPU that breaks in a cluster that the server sees. In shadow nothing is written; with the right and
-//! the mode the node has a condition, a taint and an event, until the GPU is mended.
+//! the mode the node has a condition, a taint and an event, until the GPU is mended. Without the taint the right to
+//! write conditions and events is enough.
 
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use serde_json::{Value, json};
 const LIMIT: Duration = Duration::from_secs(240);
 /// The node whose GPU the simulator breaks.
 const NODE: &str = "demo-node-2";
+/// The node beside it.
+const WHOLE: &str = "demo-node-1";
 const CONDITION: &str = "GpufleetGpuBroken";
 
 fn node(name: &str) -> Value {
@@ -42,7 +45,11 @@ fn place(world: &World, api: &Kubernetes) -> server::Place {
 }
 
 fn condition(api: &Kubernetes) -> Option<Value> {
-    let node = api.node_object(NODE)?;
+    condition_of(api, NODE)
+}
+
+fn condition_of(api: &Kubernetes, node: &str) -> Option<Value> {
+    let node = api.node_object(node)?;
     let conditions = node["status"]["conditions"].as_array()?.clone();
     conditions.into_iter().find(|it| it["type"] == CONDITION)
 }
@@ -130,12 +137,27 @@ fn a_broken_gpus_node_is_told_in_shadow_and_with_the_right_written_until_it_is_m
     });
 
     // A server that begins anew writes it again, and says the same of when it became so.
+    // It has no taint to set, nor the right to: what the one before it left on a node that is whole it takes back.
     let before = condition(&api).expect("it has it");
-    let server = server.stop().start();
+    let place = server.stop().with("handoff.taint=false");
+    let mut left = api.node_object(WHOLE).expect("it was put before");
+    left["status"]["conditions"]
+        .as_array_mut()
+        .expect("it is Ready")
+        .push(before.clone());
+    api.put_node_object(&left);
+    api.let_write(true, false);
+    let server = place.start();
     let after = wait::until("the condition is written anew", LIMIT, || {
         condition(&api).filter(|it| it["lastHeartbeatTime"] != before["lastHeartbeatTime"])
     });
     assert_eq!(after["lastTransitionTime"], before["lastTransitionTime"]);
+    let left = condition_of(&api, WHOLE);
+    assert_eq!(left.expect("it has it")["status"], "False", "taken back");
+    let refused = ["nodes cannot be patched".to_owned()];
+    assert_eq!(api.refused(), refused.into(), "of before it had the right");
+    // The taint of before is taken back too, once it may be.
+    api.let_write(true, true);
     simulator.fault("heal");
     wait::until("it is taken back", 2 * LIMIT, || {
         let is_over = condition(&api)?["status"] == "False";

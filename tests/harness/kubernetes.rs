@@ -347,7 +347,8 @@ impl Kubernetes {
         self.shared.changed.send_replace(state.version);
     }
 
-    /// Whether conditions of nodes and events may be written from now on, and whether taints may.
+    /// Whether conditions of nodes and events may be written from now on, and whether nodes may be read and their
+    /// taints changed.
     pub fn let_write(&self, conditions: bool, taints: bool) {
         self.shared.lock().may_write = [conditions, taints];
     }
@@ -640,7 +641,15 @@ async fn namespace(State(shared): State<Arc<Shared>>, Path(name): Path<String>) 
     found(shared.lock().namespaces.get(&name), &name)
 }
 
+/// A node by its name: an agent reads its own; a server, which sees the whole cluster, where it may change taints.
 async fn node(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Response {
+    let is_forbidden = {
+        let state = shared.lock();
+        state.is_wide && !state.may_write[1]
+    };
+    if is_forbidden {
+        return shared.refuse(StatusCode::FORBIDDEN, "nodes cannot be read by name");
+    }
     found(shared.lock().nodes.get(&name), &name)
 }
 

@@ -179,7 +179,7 @@ impl Faults {
                         &id,
                         at,
                         "the GPU has fallen off the bus (XID 79)",
-                        &[("xid", "79"), ("action", "drain the node, reboot")],
+                        &[("xid", "79"), ("action", "reboot_node")],
                     ),
                 );
                 state.tell(target.0, lost());

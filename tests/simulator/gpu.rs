@@ -37,6 +37,8 @@ pub const XID_GPU: (usize, usize) = (1, 3);
 #[derive(Debug, Clone)]
 pub struct SimulatedGpu {
     resource: Arc<Resource>,
+    /// The same while nobody holds it.
+    nobodys: Arc<Resource>,
     card: Card,
     job: Job,
     noise: Noise,
@@ -113,6 +115,7 @@ impl SimulatedGpu {
             .with(attribute::COMPUTE_CAPABILITY, card.capability)
             .with(attribute::DRIVER_VERSION, "570.133.20")
             .with(attribute::CUDA_VERSION, "12.8");
+        let nobodys = Arc::new(resource.clone());
         if job.role != Role::Free {
             resource = resource
                 .with(
@@ -124,6 +127,7 @@ impl SimulatedGpu {
         }
         Self {
             resource: Arc::new(resource),
+            nobodys,
             card,
             job,
             noise,
@@ -162,6 +166,14 @@ impl SimulatedGpu {
         &self.resource
     }
 
+    /// The same as it is in a condition: nobody holds what its job left.
+    pub fn resource_in(&self, condition: Condition) -> &Arc<Resource> {
+        match condition {
+            Condition::Abandoned => &self.nobodys,
+            _ => &self.resource,
+        }
+    }
+
     /// The points of the tick of `seconds` that begins at `start`.
     pub fn tick(
         &mut self,
@@ -180,9 +192,7 @@ impl SimulatedGpu {
                 self.xids = Some((xid, before + 1));
             }
             self.is_gone = true;
-            let mut points = gone(reason);
-            points.extend(self.xid_count());
-            return points;
+            return self.gone(start.seconds(), seconds, reason);
         }
         self.is_gone = false;
         let schedule = Schedule::new(Size::Large, fleet);
@@ -206,6 +216,27 @@ impl SimulatedGpu {
         }
         self.count(&sums, f64::from(seconds));
         let mut points = self.points(&sums, evidence, seconds);
+        points.extend(self.xid_count());
+        points
+    }
+
+    /// What is told of it while it does not answer: that none of its readings is known, and the XID it went with.
+    fn gone(&self, second: i64, seconds: u32, reason: Missing) -> Vec<Point> {
+        let mut sums = Sums::default();
+        self.look(&mut sums, Load::default(), second, Condition::Abandoned);
+        let read = self.points(&sums, Evidence::default(), seconds);
+        let is_reading = |it: &Point| matches!(it.value, PointValue::Gauge { .. });
+        let is_told = |it: &Point| it.metric == gpu::LAST_XID.id && self.last_xid.is_some();
+        let unread = |it: Point| match is_told(&it) {
+            true => it,
+            false => Point {
+                value: PointValue::Missing(reason),
+                ..it
+            },
+        };
+        let mut points = Vec::new();
+        push(&mut points, &gpu::OBSERVED, PointValue::SecondBits(0));
+        points.extend(read.into_iter().filter(is_reading).map(unread));
         points.extend(self.xid_count());
         points
     }
@@ -442,27 +473,6 @@ impl SimulatedGpu {
 }
 
 /// A GPU that does not answer: no second is observed, and its readings say why.
-fn gone(reason: Missing) -> Vec<Point> {
-    let mut points = Vec::new();
-    push(&mut points, &gpu::OBSERVED, PointValue::SecondBits(0));
-    for metric in [
-        &gpu::UTILIZATION,
-        &gpu::POWER,
-        &gpu::TEMPERATURE,
-        &gpu::MEMORY_USED,
-    ] {
-        push(&mut points, metric, PointValue::Missing(reason));
-    }
-    for metric in [
-        &gpu::GRAPHICS_ACTIVE,
-        &gpu::TENSOR_ACTIVE,
-        &gpu::DRAM_ACTIVE,
-    ] {
-        push(&mut points, metric, PointValue::Missing(reason));
-    }
-    points
-}
-
 fn gauge(points: &mut Vec<Point>, metric: &Metric, value: f64, max: Option<f64>) {
     let max = max.filter(|_| metric.with_max);
     push(points, metric, PointValue::Gauge { value, max });

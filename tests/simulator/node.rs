@@ -180,7 +180,7 @@ impl SimulatedNode {
             let mut points = gpu.tick(fleet, start, seconds, condition);
             points.truncate(self.metrics);
             ResourceTick {
-                resource: Arc::clone(gpu.resource()),
+                resource: Arc::clone(gpu.resource_in(condition)),
                 start,
                 end,
                 points,

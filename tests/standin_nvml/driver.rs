@@ -194,7 +194,7 @@ impl State {
         let Some((slot, mig)) = resolved else {
             return Ok(None);
         };
-        if self.lost.contains(&slot) || self.scenario.absent.contains(&slot) {
+        if self.is_lost(slot) {
             return Err(Verdict::Refused(code::GPU_IS_LOST));
         }
         let index = self.devices.iter().position(|it| *it == slot);
@@ -202,6 +202,11 @@ impl State {
         answering
             .map(Some)
             .ok_or(Verdict::Refused(code::INVALID_ARGUMENT))
+    }
+
+    /// Whether this process saw the GPU die, or it is not there any more.
+    fn is_lost(&self, slot: u8) -> bool {
+        self.lost.contains(&slot) || self.scenario.absent.contains(&slot)
     }
 
     fn faulty(&mut self, kind: FaultKind, function: &str, slot: Option<u8>) -> Verdict {
@@ -334,6 +339,11 @@ pub(crate) fn devices() -> Vec<u8> {
             state.scenario.present()
         }
     })
+}
+
+/// Whether this process saw the GPU in this slot die, or it is not there any more.
+pub(crate) fn is_lost(slot: u8) -> bool {
+    locked(|state| state.is_lost(slot))
 }
 
 /// A handle of this generation.

@@ -1,4 +1,5 @@
-//! Event sets: XIDs reach a set from the moment a GPU is registered with it, and only then.
+//! Event sets: XIDs reach a set from the moment a GPU is registered with it, and only then. A set
+//! with one GPU that is lost is refused for all of them, after the events that came before.
 
 use std::time::{Duration, Instant};
 
@@ -59,8 +60,13 @@ impl EventSet {
     pub(crate) fn wait(&mut self, timeout: Duration) -> Result<nvmlEventData_t, u32> {
         let start = clock::monotonic();
         loop {
+            // Asked first: an event that came with the loss is told before it.
+            let is_lost = self.registered.iter().any(|it| driver::is_lost(it.slot));
             if let Some(event) = self.next() {
                 return Ok(event);
+            }
+            if is_lost {
+                return Err(code::GPU_IS_LOST);
             }
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {

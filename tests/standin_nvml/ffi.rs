@@ -17,7 +17,7 @@ use nvml_wrapper_sys::bindings::{
 use crate::answer::{Answering, gpu_instance};
 use crate::driver::{self, About, Refusal, call, code};
 use crate::events::{EventSet, SUPPORTED};
-use crate::gpm::{self, Sample};
+use crate::gpm;
 use crate::load::Load;
 
 type Answer = Result<(), Refusal>;
@@ -184,8 +184,8 @@ library! {
         put(version, driver::scenario().cuda_version);
     nvmlDeviceGetCount_v2(count: *mut c_uint) => put(count, driver::devices().len() as c_uint);
     nvmlEventSetCreate(set: *mut nvmlEventSet_t) => put(set, EventSet::new().into_handle());
-    nvmlGpmSampleAlloc(sample: *mut nvmlGpmSample_t) =>
-        put(sample, Sample::default().into_handle());
+    nvmlGpmSampleAlloc(sample: *mut nvmlGpmSample_t) => put(sample, gpm::make());
+    nvmlGpmSampleFree(sample: nvmlGpmSample_t) => gpm::free(sample);
 }
 
 fn find(function: &'static str, slot: Option<u8>, to: *mut nvmlDevice_t) -> nvmlReturn_t {
@@ -512,14 +512,13 @@ device! {
         support.isSupportedDevice = c_uint::from(gpu.model().gpm);
         Ok(())
     };
-    nvmlGpmSampleGet(gpu, sample: nvmlGpmSample_t) =>
-        borrow::<Sample>(sample.cast())?.take(gpu, None);
+    nvmlGpmSampleGet(gpu, sample: nvmlGpmSample_t) => gpm::take(sample, gpu, None);
     nvmlGpmMigSampleGet(gpu, instance: c_uint, sample: nvmlGpmSample_t) => {
         let instances = gpu.gpu().mig.len() as u8;
         if !(0..instances).any(|mig| gpu_instance(mig) == instance) {
             return Err(code::INVALID_ARGUMENT);
         }
-        borrow::<Sample>(sample.cast())?.take(gpu, Some(instance))
+        gpm::take(sample, gpu, Some(instance))
     };
 }
 
@@ -607,36 +606,22 @@ extern "C" fn nvmlEventSetFree(set: nvmlEventSet_t) -> nvmlReturn_t {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nvmlGpmSampleFree(sample: nvmlGpmSample_t) -> nvmlReturn_t {
-    call("nvmlGpmSampleFree", About::Library, |_| {
-        let sample = borrow::<Sample>(sample.cast())?;
-        // SAFETY: the sample was made by nvmlGpmSampleAlloc through Box::into_raw, and the C
-        // interface asks that it is freed once.
-        drop(unsafe { Box::from_raw(std::ptr::from_mut(sample)) });
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn nvmlGpmMetricsGet(request: *mut nvmlGpmMetricsGet_t) -> nvmlReturn_t {
     let samples = borrow(request).and_then(|request| {
-        let first = borrow::<Sample>(request.sample1.cast())?.taken;
-        let second = borrow::<Sample>(request.sample2.cast())?.taken;
-        Ok((first, second))
+        let (first, second) = (request.sample1, request.sample2);
+        Ok((gpm::taken(first)?, gpm::taken(second)?))
     });
     // The call is counted for the GPU whose samples it gets.
     let about = match &samples {
-        Ok((_, Some(second))) => About::Slot(second.slot, None),
-        _ => About::Library,
+        Ok((_, second)) => About::Slot(second.slot, None),
+        Err(_) => About::Library,
     };
     call("nvmlGpmMetricsGet", about, |_| {
         let request = borrow(request)?;
         if request.version != 1 {
             return Err(code::ARGUMENT_VERSION_MISMATCH);
         }
-        let (Some(first), Some(second)) = samples? else {
-            return Err(code::INVALID_ARGUMENT);
-        };
+        let (first, second) = samples?;
         let count = request.numMetrics as usize;
         let metrics = request
             .metrics

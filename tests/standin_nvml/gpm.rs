@@ -1,5 +1,8 @@
-//! GPM: a sample is a moment, a metric is the mean between two of them.
+//! GPM: a sample is a moment, a metric is the mean between two of them. One that was freed, or never
+//! taken, is refused, where the real library reads what lies there.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nvml_wrapper_sys::bindings::{nvmlGpmMetric_t, nvmlGpmSample_t};
@@ -12,11 +15,17 @@ use crate::load::Values;
 /// Windows under this give no data.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
 
-/// One sample: empty until it was taken once.
-#[derive(Default)]
-pub(crate) struct Sample {
-    pub(crate) taken: Option<Taken>,
+/// The samples that there are, by the number that is their handle; each empty until it was taken.
+struct Samples {
+    /// The newest handle: none is given out twice.
+    newest: usize,
+    made: BTreeMap<usize, Option<Taken>>,
 }
+
+static SAMPLES: Mutex<Samples> = Mutex::new(Samples {
+    newest: 0,
+    made: BTreeMap::new(),
+});
 
 /// A moment of one GPU or MIG instance.
 #[derive(Clone, Copy)]
@@ -31,26 +40,52 @@ pub(crate) struct Taken {
     nvlinks: bool,
 }
 
-impl Sample {
-    pub(crate) fn into_handle(self) -> nvmlGpmSample_t {
-        Box::into_raw(Box::new(self)).cast()
-    }
+fn samples() -> MutexGuard<'static, Samples> {
+    SAMPLES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    pub(crate) fn take(&mut self, device: &Answering, instance: Option<u32>) -> Result<(), u32> {
-        if !device.model().gpm {
-            return Err(code::NOT_SUPPORTED);
-        }
-        self.taken = Some(Taken {
-            at: clock::monotonic(),
-            slot: device.slot,
-            instance,
-            values: device.values(),
-            data: device.gpu().gpm_data,
-            nan: device.gpu().gpm_nan,
-            nvlinks: device.model().nvlinks.0 > 0,
-        });
-        Ok(())
+/// A new sample.
+pub(crate) fn make() -> nvmlGpmSample_t {
+    let mut samples = samples();
+    samples.newest += 1;
+    let handle = samples.newest;
+    samples.made.insert(handle, None);
+    handle as nvmlGpmSample_t
+}
+
+/// Frees a sample.
+pub(crate) fn free(sample: nvmlGpmSample_t) -> Result<(), u32> {
+    let freed = samples().made.remove(&(sample as usize));
+    freed.map(|_| ()).ok_or(code::INVALID_ARGUMENT)
+}
+
+/// What a sample was taken of.
+pub(crate) fn taken(sample: nvmlGpmSample_t) -> Result<Taken, u32> {
+    let taken = samples().made.get(&(sample as usize)).copied();
+    taken.flatten().ok_or(code::INVALID_ARGUMENT)
+}
+
+/// Takes a sample.
+pub(crate) fn take(
+    sample: nvmlGpmSample_t,
+    device: &Answering,
+    instance: Option<u32>,
+) -> Result<(), u32> {
+    if !device.model().gpm {
+        return Err(code::NOT_SUPPORTED);
     }
+    let mut samples = samples();
+    let sample = samples.made.get_mut(&(sample as usize));
+    *sample.ok_or(code::INVALID_ARGUMENT)? = Some(Taken {
+        at: clock::monotonic(),
+        slot: device.slot,
+        instance,
+        values: device.values(),
+        data: device.gpu().gpm_data,
+        nan: device.gpu().gpm_nan,
+        nvlinks: device.model().nvlinks.0 > 0,
+    });
+    Ok(())
 }
 
 /// Fills one metric from two samples.

@@ -5,8 +5,8 @@
 //! again when it changes, so a running test can lose a GPU, upgrade the driver or inject an XID.
 //! What a caller can see follows the real library: struct versions, return codes, size
 //! negotiation, a device list that is fixed at `nvmlInit_v2`, handles that die with it, MIG
-//! handles, GPM's two samples, events lost before registration. Values are functions of time and
-//! slot alone ([`load`]), so a test knows what it must read.
+//! handles, GPM's two samples, events lost before registration, a set of events that one lost GPU
+//! spoils. Values are functions of time and slot alone ([`load`]), so a test knows what it must read.
 //!
 //! Not imitated: a call that cannot be killed. A hang here is a thread that waits.
 

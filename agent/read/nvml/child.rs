@@ -26,8 +26,8 @@ struct Child {
     start: Start,
     gpus: Vec<Gpu>,
     request: Request,
-    waiting: Option<Waiting>,
-    deaf: Option<Missing>,
+    /// Who waits for events, or why nobody does.
+    waiting: Result<Waiting, Missing>,
     rounds: u32,
 }
 
@@ -71,19 +71,22 @@ impl Child {
         let wanted = |index: &u32| {
             start.only.is_none_or(|only| only == *index) && !start.without.contains(index)
         };
+        // GPUs are opened in the first round, and events waited for when it ends.
+        let nobody = match start.xids {
+            true => Missing::NotReady,
+            false => Missing::DriverHang,
+        };
         Self {
             gpus: (0..count).filter(wanted).map(Gpu::new).collect(),
             library,
             start,
             request: Request::new(),
-            waiting: None,
-            deaf: None,
+            waiting: Err(nobody),
             rounds: 0,
         }
     }
 
     fn round(&mut self, to: &mut UnixStream) -> io::Result<()> {
-        let told = self.listen();
         for gpu in &mut self.gpus {
             let mut round = Round {
                 library: &self.library,
@@ -91,7 +94,7 @@ impl Child {
                 now: uptime(),
             };
             // Each is sent at once: if the next one hangs, this one's readings are not lost.
-            let answer = match gpu.open(&mut round) {
+            let mut answer = match gpu.open(&mut round) {
                 Err(missing) => gpu.silent(missing),
                 Ok(new) => {
                     if let Some(facts) = new {
@@ -100,52 +103,44 @@ impl Child {
                     gpu.read(&mut round)
                 }
             };
+            let waiting = self.waiting.as_ref().map_err(|missing| *missing);
+            let hears = waiting.and_then(|waiting| waiting.hears(gpu.index()));
+            answer.xids_missing = hears.err();
             send(to, &FromChild::Gpu(Box::new(answer)))?;
-        }
-        if self.rounds == 0 {
-            self.wait_for_events();
         }
         let ask = self.rounds % COUNT_EVERY == COUNT_EVERY - 1;
         self.rounds = self.rounds.wrapping_add(1);
         let count = ask.then(|| self.library.count().ok()).flatten();
+        let told = self.listen();
         send(to, &FromChild::Done(Done { count, ..told }))
     }
 
-    fn wait_for_events(&mut self) {
-        if !self.start.xids {
-            return;
-        }
-        let gpus: Vec<_> = self.gpus.iter().filter_map(Gpu::handle).collect();
-        match Waiting::start(&self.library, gpus) {
-            Ok(waiting) => self.waiting = Some(waiting),
-            Err(_) => self.deaf = Some(Missing::Unknown),
-        }
-    }
-
-    /// What the waiting thread heard since the last round.
+    /// What was heard since the last round. Where nobody waits any more, or yet, a wait begins for
+    /// the GPUs that answer.
     fn listen(&mut self) -> Done {
-        let mut done = Done::default();
-        let Some(waiting) = &self.waiting else {
-            done.xids_missing = self.deaf;
-            return done;
+        let waiting = self.waiting.as_ref();
+        // Asked first: what a thread tells before its end is not left behind with it.
+        let is_over = waiting.map_or(true, Waiting::is_over);
+        let (told, dropped) = waiting.map(Waiting::take).unwrap_or_default();
+        let mut done = Done {
+            xids_dropped: dropped,
+            ..Done::default()
         };
-        let mut changed = Vec::new();
-        for told in waiting.take() {
+        for told in told {
             match told {
                 Told::Xid(xid) => done.xids.push(xid),
-                Told::Changed(index) => changed.push(index),
-                Told::Deaf(missing) => self.deaf = Some(missing),
+                Told::Changed(index) => {
+                    let of_index = |gpu: &&mut Gpu| gpu.index() == index;
+                    if let Some(gpu) = self.gpus.iter_mut().find(of_index) {
+                        gpu.look_again();
+                    }
+                }
             }
         }
-        done.xids_dropped = waiting.take_dropped();
-        done.xids_missing = self.deaf;
-        for gpu in &mut self.gpus {
-            if gpu
-                .handle()
-                .is_some_and(|(index, _)| changed.contains(&index))
-            {
-                gpu.look_again();
-            }
+        if is_over && self.start.xids {
+            let gpus = self.gpus.iter().filter_map(Gpu::handle).collect();
+            let started = Waiting::start(&self.library, gpus);
+            self.waiting = started.map_err(|_| Missing::Unknown);
         }
         done
     }

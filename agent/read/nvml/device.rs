@@ -130,6 +130,7 @@ impl Gpu {
             outcome: Err(missing),
             samples: Vec::new(),
             shares: Vec::new(),
+            xids_missing: None,
         }
     }
 
@@ -140,6 +141,7 @@ impl Gpu {
             outcome: Ok(()),
             samples: Vec::new(),
             shares: Vec::new(),
+            xids_missing: None,
         };
         answer.outcome = self.fill(round, &mut answer);
         if let Err(missing) = answer.outcome {

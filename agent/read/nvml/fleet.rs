@@ -48,8 +48,6 @@ pub(crate) struct Fleet {
     by_index: BTreeMap<u32, Arc<str>>,
     /// Whether all GPUs were seen once: from then on a new one was added.
     settled: bool,
-    /// Why XIDs cannot be waited for.
-    deaf: Option<Missing>,
     events: Vec<Event>,
 }
 
@@ -62,7 +60,6 @@ impl Fleet {
             gpus: BTreeMap::new(),
             by_index: BTreeMap::new(),
             settled: false,
-            deaf: None,
             events: Vec::new(),
         }
     }
@@ -222,7 +219,6 @@ impl Fleet {
         self.notice_recovery_action(id, &answer.samples, turn);
         let shares = std::mem::take(&mut answer.shares);
         let layout = self.layout(id, &shares, turn);
-        let deaf = self.deaf;
         let Some(known) = self.gpus.get_mut(id) else {
             return;
         };
@@ -237,7 +233,12 @@ impl Fleet {
             );
         }
         let mut samples = Samples(answer.samples);
-        push_xids(&known.xids, turn.monotonic, deaf, &mut samples);
+        push_xids(
+            &known.xids,
+            turn.monotonic,
+            answer.xids_missing,
+            &mut samples,
+        );
         to.push(ResourceSamples {
             resource: Arc::clone(&known.resource),
             samples: samples.0,
@@ -323,11 +324,6 @@ impl Fleet {
         resource
     }
 
-    /// Whether XIDs can be waited for.
-    pub(crate) fn hears(&mut self, deaf: Option<Missing>) {
-        self.deaf = deaf;
-    }
-
     /// A child has read all its GPUs for the first time: what it does not list is gone.
     pub(crate) fn settle(&mut self, listed: &BTreeSet<u32>, turn: &Turn) {
         self.by_index.retain(|index, _| listed.contains(index));
@@ -395,7 +391,7 @@ impl Fleet {
             samples.push(metric, Err(missing));
         }
         // What was counted stays counted.
-        push_xids(&known.xids, now, self.deaf, &mut samples);
+        push_xids(&known.xids, now, Some(missing), &mut samples);
         to.push(ResourceSamples {
             resource: Arc::clone(&known.resource),
             samples: samples.0,
@@ -426,11 +422,13 @@ fn share_id(parent: &str, share: &ShareAnswer) -> String {
     }
 }
 
+/// A code that came lately is told whoever listens now; that none came only who is heard can say.
 fn push_xids(xids: &Counts, now: Duration, deaf: Option<Missing>, to: &mut Samples) {
-    to.push(
-        &gpu::LAST_XID,
-        deaf.map_or(Ok(xids.newest(now) as f64), Err),
-    );
+    let newest = match (xids.newest(now), deaf) {
+        (0, Some(missing)) => Err(missing),
+        (code, _) => Ok(code as f64),
+    };
+    to.push(&gpu::LAST_XID, newest);
     for (code, count) in xids.each() {
         to.push_part(&gpu::XID, Part::new(PartKind::Xid, code), Ok(count as f64));
     }

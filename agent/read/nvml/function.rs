@@ -66,8 +66,10 @@ functions! {
     RegisterEvents = "nvmlDeviceRegisterEvents";
     EventSetCreate = "nvmlEventSetCreate";
     EventSetWait = "nvmlEventSetWait_v2";
+    EventSetFree = "nvmlEventSetFree";
     GpmSupport = "nvmlGpmQueryDeviceSupport";
     GpmSampleAlloc = "nvmlGpmSampleAlloc";
+    GpmSampleFree = "nvmlGpmSampleFree";
     GpmSampleGet = "nvmlGpmSampleGet";
     GpmMigSampleGet = "nvmlGpmMigSampleGet";
     GpmMetricsGet = "nvmlGpmMetricsGet";

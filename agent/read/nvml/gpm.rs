@@ -66,14 +66,48 @@ enum Trust {
 }
 
 /// GPM of one GPU or of one MIG instance.
-#[derive(Debug)]
 pub(crate) struct Gpm {
     instance: Option<u32>,
     trust: Trust,
     /// Two samples that take turns, made once, because each is some 100 KiB of the library.
-    samples: Option<[nvmlGpmSample_t; 2]>,
+    samples: Option<[Sample; 2]>,
     newest: usize,
     taken: Option<Duration>,
+}
+
+/// Room for one sample in the library, which has it back when this is dropped.
+struct Sample {
+    library: Library,
+    index: u32,
+    room: nvmlGpmSample_t,
+}
+
+impl Sample {
+    fn new(library: &Library, index: u32) -> Result<Self, Missing> {
+        let mut room: nvmlGpmSample_t = std::ptr::null_mut();
+        library.ask_raw(Some(index), Function::GpmSampleAlloc, |lib| {
+            let allocate = lib.nvmlGpmSampleAlloc.as_ref().ok()?;
+            // SAFETY: the library writes one handle to where we point.
+            Some(unsafe { allocate(&mut room) })
+        })?;
+        Ok(Self {
+            library: library.clone(),
+            index,
+            room,
+        })
+    }
+}
+
+impl Drop for Sample {
+    fn drop(&mut self) {
+        let (index, free) = (Some(self.index), Function::GpmSampleFree);
+        // What cannot be freed is left to the end of the process.
+        let _ = self.library.ask_raw(index, free, |lib| {
+            let free = lib.nvmlGpmSampleFree.as_ref().ok()?;
+            // SAFETY: the library made the room, and this is the last use of it.
+            Some(unsafe { free(self.room) })
+        });
+    }
 }
 
 /// The request that all GPUs share: it is 10 KiB of mostly room.
@@ -105,7 +139,8 @@ impl Gpm {
         matches!(self.trust, Trust::Without(_))
     }
 
-    /// Asks the driver whether it has GPM, and makes room for the samples.
+    /// Asks the driver whether it has GPM, and makes room for the samples; a window needs two that
+    /// were taken since.
     pub(crate) fn open(&mut self, library: &Library, at: &Place) {
         let mut support = nvmlGpmSupport_t {
             version: NVML_GPM_SUPPORT_VERSION,
@@ -118,25 +153,17 @@ impl Gpm {
         });
         let samples = asked.and_then(|()| match support.isSupportedDevice {
             0 => Err(Missing::NotSupported),
-            _ => Ok([self.allocate(library, at)?, self.allocate(library, at)?]),
+            _ => Ok([
+                Sample::new(library, at.index)?,
+                Sample::new(library, at.index)?,
+            ]),
         });
-        match samples {
-            Ok(samples) => {
-                self.samples = Some(samples);
-                self.trust = Trust::Proving(0);
-            }
-            Err(missing) => self.trust = Trust::Without(missing),
-        }
-    }
-
-    fn allocate(&self, library: &Library, at: &Place) -> Result<nvmlGpmSample_t, Missing> {
-        let mut sample: nvmlGpmSample_t = std::ptr::null_mut();
-        library.ask_raw(Some(at.index), Function::GpmSampleAlloc, |lib| {
-            let allocate = lib.nvmlGpmSampleAlloc.as_ref().ok()?;
-            // SAFETY: the library writes one handle to where we point.
-            Some(unsafe { allocate(&mut sample) })
-        })?;
-        Ok(sample)
+        self.taken = None;
+        self.trust = match &samples {
+            Ok(_) => Trust::Proving(0),
+            Err(missing) => Trust::Without(*missing),
+        };
+        self.samples = samples.ok();
     }
 
     /// One round: takes a sample, and tells what lies between it and the one before.
@@ -186,7 +213,8 @@ impl Gpm {
         if let Trust::Without(missing) = self.trust {
             return Err(missing);
         }
-        let samples = self.samples.ok_or(Missing::NotReady)?;
+        let samples = self.samples.as_ref().ok_or(Missing::NotReady)?;
+        let samples = samples.each_ref().map(|sample| sample.room);
         let since = self.taken.map(|taken| at.now.saturating_sub(taken));
         if since.is_some_and(|since| since < SHORTEST_WINDOW) {
             return Err(Missing::NotReady);

@@ -62,7 +62,6 @@ impl Nvml {
             let listed = self.heard.iter().chain(hung).copied().collect();
             self.fleet.settle(&listed, turn);
         }
-        self.fleet.hears(done.xids_missing);
         self.fleet.xids(&done.xids, uptime(), turn);
         if done.xids_dropped > 0 {
             let message = format!(
@@ -77,6 +76,13 @@ impl Nvml {
                 message,
                 attributes,
             );
+        }
+        // A wait for XIDs that hangs makes no reading late, so it is looked at here.
+        let limits = self.limits();
+        if let Main::Up(process) = &mut self.main
+            && let Some(stuck) = process.stuck_again(limits)
+        {
+            self.hang(stuck, turn);
         }
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct Process {
     pub(crate) rounds: u64,
     /// Whether it is to be replaced when it is idle.
     pub(crate) is_stale: bool,
+    /// Whether it was to be given up on when the last round ended.
+    seemed_stuck: bool,
 }
 
 /// Why a child is given up on.
@@ -93,6 +95,7 @@ impl Spawner {
             library: None,
             rounds: 0,
             is_stale: false,
+            seemed_stuck: false,
         })
     }
 }
@@ -162,6 +165,15 @@ impl Process {
     /// The call it is in.
     pub(crate) fn running(&self) -> Option<Running> {
         self.page.running(Lane::Read)
+    }
+
+    /// Whether it is to be given up on at the end of a round, where nothing but the wait can be stuck.
+    /// Only at the second look in a row: when the whole machine stood still, a wait looks old until
+    /// its thread has run again.
+    pub(crate) fn stuck_again(&mut self, limits: Limits) -> Option<Stuck> {
+        let stuck = self.stuck(limits);
+        let seemed = std::mem::replace(&mut self.seemed_stuck, stuck.is_some());
+        stuck.filter(|_| seemed)
     }
 
     /// Whether it is to be given up on.

@@ -31,7 +31,7 @@ impl Nvml {
                 self.fleet.lose(&id, Missing::DriverHang, turn);
                 self.watch_hung(gpu);
             }
-            (None, Lane::Wait) => self.deaf_until = uptime() + RETRY_GPU,
+            (None, Lane::Wait) => self.deaf_until = Some(uptime() + RETRY_GPU),
             (None, Lane::Read) => {
                 self.main = Main::down(uptime() + RETRY_LIBRARY, None);
                 return Ended::Over;
@@ -184,6 +184,20 @@ impl Nvml {
             let known_before = self.listed.is_some();
             self.listed = listed;
             process.is_stale |= known_before && listed != Some(library.count as usize);
+        }
+    }
+
+    /// Some time after a wait for XIDs that hung, replaces the child that does not wait for them.
+    pub(super) fn listen_again(&mut self) {
+        // A killed child that still hangs is the answer: a second one would be given up for nothing.
+        if self.yard.unreaped() > 0 {
+            return;
+        }
+        let due = self.deaf_until.take_if(|until| uptime() >= *until);
+        if due.is_some()
+            && let Main::Up(process) = &mut self.main
+        {
+            process.is_stale = true;
         }
     }
 

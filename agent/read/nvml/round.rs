@@ -41,6 +41,7 @@ impl Nvml {
         self.yard.reap();
         self.obey(turn).await;
         self.compare_lists();
+        self.listen_again();
         self.probe(turn);
         let mut resources = Vec::new();
         // A turn may begin with the rest of a round that was late; then it asks for one of its own.
@@ -133,7 +134,7 @@ impl Nvml {
             library_path: self.config.library_path.to_string_lossy().into_owned(),
             only: None,
             without: self.watched.iter().filter_map(hung).collect(),
-            xids: uptime() >= self.deaf_until,
+            xids: self.deaf_until.is_none(),
         })?;
         self.heard.clear();
         self.main = Main::Up(Box::new(process));

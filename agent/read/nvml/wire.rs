@@ -32,7 +32,7 @@ pub struct Start {
     pub only: Option<u32>,
     /// GPUs not to touch.
     pub without: Vec<u32>,
-    /// Whether to wait for XIDs.
+    /// Whether to wait for XIDs; not so soon after a wait that hung.
     pub xids: bool,
 }
 
@@ -85,6 +85,8 @@ pub struct GpuAnswer {
     pub samples: Vec<Sample>,
     /// What was read of its MIG instances.
     pub shares: Vec<ShareAnswer>,
+    /// Why its XIDs are not waited for.
+    pub xids_missing: Option<Missing>,
 }
 
 /// What is known of a GPU from its first handle on. Empty strings are unknown.
@@ -134,8 +136,6 @@ pub struct Done {
     pub xids: Vec<XidSeen>,
     /// XIDs that found the queue full.
     pub xids_dropped: u64,
-    /// Why XIDs cannot be waited for.
-    pub xids_missing: Option<Missing>,
 }
 
 /// One XID as the driver told it.

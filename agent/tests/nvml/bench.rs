@@ -153,9 +153,11 @@ impl Bench {
         panic!("the child never answers");
     }
 
-    /// Turns until everything was read that is read at all, GPM's second sample included.
+    /// Turns until everything was read that is read at all, GPM's second sample and that no XID came
+    /// included.
     pub(crate) async fn settled(&mut self) -> Round {
         let mut all = self.read().await;
+        self.listens().await;
         tokio::time::sleep(Duration::from_millis(120)).await;
         all.add(self.read().await);
         all

@@ -15,7 +15,7 @@ use crate::bench::{Bench, Round, assert_close, reading};
 const H100: &str = "NVIDIA H100 80GB HBM3";
 
 /// Turns until the wanted event came; every event on the way.
-async fn until(bench: &mut Bench, wanted: EventKind) -> (Round, Vec<EventKind>) {
+pub(crate) async fn until(bench: &mut Bench, wanted: EventKind) -> (Round, Vec<EventKind>) {
     let mut kinds = Vec::new();
     // Ten seconds on an idle machine: many more than it takes.
     for _ in 0..200 {

@@ -5,4 +5,5 @@ mod bench;
 mod changes;
 mod every_metric;
 mod hangs;
+mod listening;
 mod values;

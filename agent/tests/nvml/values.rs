@@ -4,6 +4,7 @@ use gpufleet_agent::read::nvml::NvmlConfig;
 use gpufleet_standin_nvml::load::Load;
 use gpufleet_standin_nvml::{Fault, FaultKind, Process, Scenario};
 use gpufleet_telemetry::catalog::gpu;
+use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::{ResourceKind, attribute};
 use gpufleet_telemetry::sample::Missing;
 
@@ -208,6 +209,31 @@ async fn a_nan_of_gpm_is_no_value() {
     scenario.gpus[0].gpm_nan = true;
     let round = Bench::new(scenario).settled().await;
     assert_eq!(round.of(0, &gpu::SM_ACTIVE), Err(Missing::NotReady));
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_opened_anew_has_no_window_before_its_second_sample_and_leaves_none_behind() {
+    let window = std::time::Duration::from_millis(110);
+    let mut scenario = Scenario::of(1, H100, Load::Training);
+    scenario.gpus[0].mig = vec!["3g.40gb".to_owned()];
+    let mut bench = Bench::new(scenario);
+    assert!(bench.settled().await.of(0, &gpu::SM_ACTIVE).is_ok());
+    bench.change(|scenario| scenario.gpus[0].mig.clear()).await;
+    // The instance is found gone, and the layout looked at in the next round.
+    assert_eq!(bench.read().await.kinds(), []);
+    tokio::time::sleep(window).await;
+    let anew = bench.read().await;
+    assert_eq!(anew.kinds(), [EventKind::MigChanged]);
+    assert_eq!(anew.of(0, &gpu::SM_ACTIVE), Err(Missing::NotReady));
+    tokio::time::sleep(window).await;
+    assert!(bench.read().await.of(0, &gpu::SM_ACTIVE).is_ok());
+    let calls = bench.calls();
+    let of_samples = |function| calls.of(None, function);
+    // Two of the GPU and of its instance, and two of the GPU opened anew, which are left.
+    assert_eq!(of_samples("nvmlGpmSampleAlloc"), 6);
+    assert_eq!(of_samples("nvmlGpmSampleFree"), 4);
+    let refused = of_samples("nvmlGpmMetricsGet");
+    assert_eq!(refused, 0, "of samples that were freed or never taken");
 }
 
 #[tokio::test]

@@ -132,6 +132,14 @@ fn row(bottleneck: Bottleneck) -> Row {
 /// What makes data come late: the wait is the same, and the host says of what.
 fn of_data(bottleneck: Bottleneck) -> Row {
     let (cpu, io) = (percent(data::CPU_FULL), percent(data::IO_PRESSED));
+    let is_of_workers = matches!(
+        bottleneck,
+        Bottleneck::DataWorkers | Bottleneck::DataUnknown
+    );
+    let most = match is_of_workers {
+        true => ", 1 − workers ÷ those advised at most",
+        false => "",
+    };
     let (why, knob, silent) = match bottleneck {
         Bottleneck::DataCpu => (
             format!("CPU busy {cpu} and more; I/O pressure under {io}, or not read"),
@@ -156,18 +164,18 @@ fn of_data(bottleneck: Bottleneck) -> Row {
         Bottleneck::DataUnknown => (
             "I/O pressure or CPU is not read".to_owned(),
             "num_workers",
-            "a rank has as many workers as CPUs",
+            "a rank has as many workers as CPUs, or nearly",
         ),
         _ => (
             format!("I/O pressure under {io} and CPU busy under {cpu}"),
             "num_workers",
-            "a rank has as many workers as CPUs",
+            "a rank has as many workers as CPUs, or nearly",
         ),
     };
     Row {
         measured: format!("the wait for data of the median rank; {why}"),
         knob: knob.to_owned(),
-        removed: format!("the wait above {} of a step", percent(data::LEFT)),
+        removed: format!("the wait above {} of a step{most}", percent(data::LEFT)),
         silent,
     }
 }

@@ -62,6 +62,10 @@ pub fn balances(report: &Report<'_>) -> Vec<Balance> {
             *free += sum.gpu_millis;
         }
     }
+    // A cluster that never had a node is the one in which waiting matters most.
+    for demand in &report.demand {
+        times.entry(&demand.cluster).or_default();
+    }
     let mean = |gpu_millis: i64, millis: i64| ratio(gpu_millis.into(), MILLI, millis.into());
     let of = |(cluster, [all, held, free]): (&str, [i64; 3])| {
         let passed = report.passed_ms;

@@ -2,7 +2,7 @@
 
 use super::super::Report;
 use super::super::efficiency::{Balance, Serving};
-use super::{Row, commas, hours, money, or_dash, percent, signed};
+use super::{Row, commas, hours, known_of, money, or_dash, percent, signed};
 use crate::chargeback::Sum;
 use crate::chargeback::commitments::Commitments;
 use crate::chargeback::quota;
@@ -88,18 +88,11 @@ pub(super) fn energy(sum: &Sum) -> String {
     let tenths = ratio(millijoules.into(), 1, 360_000_000).unwrap_or(0);
     let tenths = tenths.unsigned_abs();
     let told = format!("{}.{}", commas(tenths / 10), tenths % 10);
-    // To a tenth of a percent, as it is shown.
-    match ratio(
+    known_of(
+        &told,
         sum.energy.metered_millis.into(),
-        1_000,
         sum.gpu_millis.into(),
-    ) {
-        Some(0..1_000) => {
-            let part = percent(sum.energy.metered_millis.into(), sum.gpu_millis.into());
-            format!("{told} of {part}")
-        }
-        _ => told,
-    }
+    )
 }
 
 fn row(words: Vec<String>, it: &Outcome) -> Row {

@@ -53,7 +53,7 @@ fn energy_is_what_was_told_of_each_and_not_told_is_not_none() {
     assert_eq!(focus::check::check(&focus, focus::Version::V1_2), [""; 0]);
     let page = html(&report);
     for words in [
-        "<td class=\"n\">3.0 of 75.0 %</td>",
+        "<td class=\"n\">3.0 (known for 75.0 % of the time)</td>",
         "<td class=\"n\">not told</td>",
     ] {
         assert!(page.contains(words), "{words}");

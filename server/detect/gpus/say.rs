@@ -92,13 +92,12 @@ pub(super) fn recovery(code: u64) -> (String, String) {
         4 => "drain_and_reset",
         _ => return (format!("the driver asks for {asked}"), BROKEN.to_owned()),
     };
-    // No XID has this number: it is not one that asks.
-    (format!("the driver asks to {asked}"), xid::asks(0, name))
+    (format!("the driver asks to {asked}"), xid::asks(name))
 }
 
 pub(super) fn action(seen: &GpuSnapshot, finding: &Finding) -> String {
     if let Kind::Xid(code) = finding.kind {
-        return newest(seen, code).map_or_else(String::new, |it| xid::asks(code, &it.action));
+        return newest(seen, code).map_or_else(String::new, |it| xid::asks(&it.action));
     }
     // The driver may not list it any more: then there is nothing to diagnose.
     if finding.kind == Kind::Vanished {
@@ -129,6 +128,8 @@ pub(super) fn readings(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Ve
         Kind::Throttled(Slowed::Hardware) => beside("a minute", Unit::Count),
         Kind::Throttled(_) => beside("part of the last minutes", Unit::Ratio),
         Kind::Lost | Kind::DriverHung | Kind::Vanished => alone("for", Unit::Seconds),
+        // Once is what the words say.
+        Kind::Xid(_) if value <= 1.0 => Vec::new(),
         Kind::Xid(_) | Kind::EccUncorrectable => alone("count", Unit::Count),
         Kind::RepeatedXid(_) => alone("jobs", Unit::Count),
         // A limit is not what is usual.

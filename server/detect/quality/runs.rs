@@ -2,8 +2,9 @@
 
 use gpufleet_telemetry::catalog::{Metric, gpu, node, training};
 use gpufleet_telemetry::identity::{Part, PartKind, ResourceKind};
-use gpufleet_telemetry::training::{CollectivesFrom, Highest, RankId};
+use gpufleet_telemetry::training::{CollectivesFrom, RankId};
 
+use super::numbers::{self, USUALLY, learns};
 use super::world::{At, Happens, Made, NOTHING, Now};
 use super::{FEW, Fault, SEEDS};
 use crate::detect::runs::tests::{Does, RUN, WELL};
@@ -15,7 +16,7 @@ const NODES: (u32, u32) = (2, 8);
 const USUAL: f64 = 45e9;
 
 /// A rank that is well, whatever the moment.
-fn well(_: u32, _: &Now) -> Does {
+pub(super) fn well(_: u32, _: &Now) -> Does {
     WELL
 }
 
@@ -93,6 +94,7 @@ fn slower_than_before() -> Fault {
                         runs: 4,
                         step_ns: 1e9,
                         usual_ns: 0.75e9,
+                        since: now.onset,
                     });
                     runs.judge(&key, Some(judged));
                 }
@@ -177,116 +179,6 @@ fn by_collectives(late_ms: f64, least: u32) -> Fault {
         };
         made.told(("makes the other ranks wait", At::Rank), 300, happens)
     })
-}
-
-/// How many times as large as usual a loss and a gradient norm are.
-type Times = (f64, f64);
-const USUALLY: Times = (1.0, 1.0);
-
-/// The loss and the gradient norm that a rank reads of each of so many steps a second: what the last had, and what three in a
-/// row of the tick held. `times` knows a step by how many are between the onset and it.
-fn learns(live: &mut Live, now: &Now, a_second: i64, times: &dyn Fn(i64) -> Times) {
-    /// The number of the step at the onset, higher than there are steps before it.
-    const ONSET: i64 = 1_000_000;
-    let (last, at) = (now.seconds * a_second, live.last_point);
-    let loss = |step: i64| times(step).0 * (2.0 + (step as f64 * 0.7).sin() / 20.0);
-    let norm = |step: i64| times(step).1 * (0.5 + (step as f64 * 0.3).sin() / 20.0);
-    let of_tick = last - now.tick_s * a_second + 1..=last;
-    let held = |of: &dyn Fn(i64) -> f64| {
-        let steps = of_tick.clone();
-        let readings = steps.map(|it| (at, (ONSET + it).unsigned_abs(), of(it)));
-        let held = Highest::default().take(readings, at);
-        held.expect("a tick has three steps")
-    };
-    let (loss_held, norm_held) = (held(&loss), held(&norm));
-    for (metric, value) in [
-        (&training::LAST_STEP, (ONSET + last) as f64),
-        (&training::LOSS, loss(last)),
-        (&training::LOSS_HELD, loss_held.value),
-        (&training::LOSS_HELD_STEP, loss_held.step as f64),
-        (&training::GRADIENT_NORM, norm(last)),
-        (&training::GRADIENT_NORM_HELD, norm_held.value),
-        (&training::GRADIENT_NORM_HELD_STEP, norm_held.step as f64),
-    ] {
-        now.put(live, metric, value);
-    }
-}
-
-/// A run of ten steps a second of which some are far off, and none of them the last before its numbers are told.
-fn bursts(fault: &str, says: &'static str, least: u32, times: fn(i64) -> Times) -> Fault {
-    /// Ticks in which a run is learnt.
-    const LEARNT: i64 = 205;
-    let finding = "numbers of training that go wrong";
-    Fault::few(finding, fault, least, move |seed, off| {
-        let says_of = |rank: u32, live: &mut Live, now: &Now| {
-            // The first that reads a loss speaks for all.
-            if rank == 0 {
-                learns(live, now, 10, &times);
-            }
-        };
-        let happens = Happens {
-            ranks: Some(&well),
-            says: Some(&says_of),
-            ..NOTHING
-        };
-        let mut made = Made::new(seed, (1, 1), off).ticking(10, LEARNT);
-        made.told((says, At::Any), 60, happens)
-    })
-}
-
-/// The ten steps of a second are wrong, in the tick that is the first to be told.
-fn for_a_second(step: i64, wrong: Times) -> Times {
-    if (-80..-70).contains(&step) {
-        wrong
-    } else {
-        USUALLY
-    }
-}
-
-/// One step of each tick is.
-fn now_and_then(step: i64) -> Times {
-    if step > -100 && step.rem_euclid(100) == 50 {
-        (1.6, 5.0)
-    } else {
-        USUALLY
-    }
-}
-
-/// What a rank reads of its numbers.
-#[derive(Clone, Copy)]
-enum Goes {
-    NotFinite,
-    Skipping,
-}
-
-fn numbers(goes: Goes, fault: &str, says: &'static str) -> Fault {
-    Fault::of(
-        "numbers of training that go wrong",
-        fault,
-        SEEDS,
-        move |seed, server| {
-            let says_of = move |_: u32, live: &mut Live, now: &Now| {
-                learns(live, now, 1, &|_| USUALLY);
-                let wrong_s = now.seconds.max(0) as f64;
-                let (bad, skips) = match goes {
-                    Goes::NotFinite => (wrong_s, 0.0),
-                    Goes::Skipping => (0.0, (wrong_s / 5.0).floor()),
-                };
-                for (metric, value) in [
-                    (&training::NON_FINITE_LOSSES, bad),
-                    (&training::SCALER_SKIPS, skips),
-                ] {
-                    now.put(live, metric, value);
-                }
-            };
-            let happens = Happens {
-                ranks: Some(&well),
-                says: Some(&says_of),
-                ..NOTHING
-            };
-            Made::new(seed, NODES, server).told((says, At::Any), 300, happens)
-        },
-    )
 }
 
 /// What a rank measures of the communicator of its place in the nodes; the later half of the ranks waits.
@@ -399,7 +291,7 @@ fn wrong_network(bytes: f64, least: u32) -> Fault {
 }
 
 pub(super) fn faults() -> Vec<Fault> {
-    vec![
+    let mut all = vec![
         straggler(0.02, 0),
         straggler(0.08, SEEDS),
         straggler(0.3, SEEDS),
@@ -418,41 +310,17 @@ pub(super) fn faults() -> Vec<Fault> {
         ),
         by_collectives(1.0, 0),
         by_collectives(20.0, FEW),
-        numbers(
-            Goes::NotFinite,
-            "losses that are not finite",
-            "its loss is not finite",
-        ),
-        numbers(
-            Goes::Skipping,
-            "one step in five skipped",
-            "the loss scaler skips",
-        ),
-        bursts(
-            "one step of each tick, its loss 60 % above and its gradients 5 times as large",
-            "its ",
-            0,
-            now_and_then,
-        ),
-        bursts(
-            "ten steps of one second within a tick, their loss 60 % above",
-            "its loss was far above",
-            FEW,
-            |step| for_a_second(step, (1.6, 1.0)),
-        ),
-        bursts(
-            "ten steps of one second within a tick, their gradients 5 times as large",
-            "its gradients burst",
-            FEW,
-            |step| for_a_second(step, (1.0, 5.0)),
-        ),
+    ];
+    all.extend(numbers::faults());
+    all.extend([
         slow_link(0.85, 0),
         slow_link(0.5, FEW),
         slow_port(0.95, 0),
         slow_port(0.5, FEW),
         wrong_network(0.02e9, 0),
         wrong_network(2e9, FEW),
-    ]
+    ]);
+    all
 }
 
 /// What a run that is well tells: its collectives, its numbers.
@@ -461,16 +329,25 @@ pub(super) fn says_well(rank: u32, live: &mut Live, now: &Now) {
     learns(live, now, 1, &|_| USUALLY);
 }
 
-/// What its machines read.
+/// What its machines read. While it saves its GPUs seem to work, all but that of the first rank.
 pub(super) fn reads_well(live: &mut Live, now: &Now) {
     if live.key.kind == ResourceKind::Node {
         ports(now, live, (3e6, 18e9), 50e9);
+    } else if live.key.kind == ResourceKind::Gpu {
+        let waits = saves(now) && *live.key.id != *"GPU-prod-node-1-0000";
+        let all = live.bits.observed;
+        (live.bits.active, live.bits.stalled) = if waits { (0, all) } else { (all, 0) };
     }
 }
 
-/// A run that saves a checkpoint for 100 s of each 20 minutes.
+/// A run that saves a checkpoint for seven minutes of each 20.
+fn saves(now: &Now) -> bool {
+    (now.seconds - 300).rem_euclid(1_200) < 420
+}
+
+/// What its ranks do.
 pub(super) fn trains_well(_: u32, now: &Now) -> Does {
-    match now.seconds.rem_euclid(1_200) > 1_100 {
+    match saves(now) {
         true => Does {
             busy_ms: None,
             phase: 6.0,

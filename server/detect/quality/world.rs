@@ -387,7 +387,7 @@ impl Made {
     }
 
     /// The open incident of which this is said.
-    fn open(&self, says: &str) -> Option<Uuid> {
+    pub(super) fn open(&self, says: &str) -> Option<Uuid> {
         let is_it = |it: &&Incident| {
             let mut said = it.evidence.iter().map(|it| &it.what).chain([&it.what]);
             said.any(|it| it.starts_with(says))

@@ -1,8 +1,9 @@
 //! Whether a run's numbers are well: hands what its ranks read to `analysis::loss`.
 //!
-//! Readings come each ten seconds and not each step, so that a loss stands for the steps since the last
-//! one; what was counted meanwhile, skips and values that are not finite, is spread over these steps. A
-//! loss that repeats to the bit is taken for one that was not read again, unless the gradient's norm
+//! A step is told whole, with its loss and the norm of its gradient, where it is the newest of a tick: one each ten seconds
+//! at most, however many steps lie between two, and of such readings `analysis::loss` has 20 or 50 before a loss has left
+//! its trend or does not change. What was counted meanwhile, skips and values that are not finite, is spread over the steps
+//! between. A loss that repeats to the bit is taken for one that was not read again, unless the gradient's norm
 //! beside it changed: scripts read the loss every hundredth step. Bursts between two readings are judged by what three of
 //! the steps between held, which the process' reader tells for a minute.
 //!
@@ -40,7 +41,9 @@ pub(super) struct Reading {
 #[derive(Default)]
 pub(super) struct Learning {
     watch: Watch,
-    last: Option<Reading>,
+    /// Since when it is learnt.
+    began: Timestamp,
+    last: Option<(Reading, Timestamp)>,
     found: Vec<Wrong>,
 }
 
@@ -88,25 +91,28 @@ impl Reading {
 }
 
 impl Learning {
-    /// Takes in what was read and says what is wrong now.
+    /// Takes in what was read and says what is wrong now. A step takes `step_ns`, where that is known.
     pub(super) fn observe(
         &mut self,
         reading: Option<&Reading>,
         by: &Thresholds,
-        now: Timestamp,
+        (now, step_ns): (Timestamp, Option<u64>),
     ) -> &[Wrong] {
         let Some(reading) = reading else {
             return &[];
         };
-        let before = self.last.replace(*reading);
-        let Some(before) = before.filter(|it| it.step <= reading.step) else {
+        let before = self.last.replace((*reading, now));
+        let Some((before, then)) = before.filter(|(it, _)| it.step <= reading.step) else {
             // The first reading, or a run that went back: what was learnt is of other steps.
             (self.watch, self.found) = (Watch::new(), Vec::new());
+            self.began = now;
             return &[];
         };
         if before.step < reading.step {
+            let lately = now.since(then).max(0) as f64 / (reading.step - before.step);
+            let step_ns = step_ns.map_or(lately, |it| it as f64);
             let found = self.take(&before, reading, by);
-            self.found = self.kept(&found, reading, now);
+            self.found = self.kept(&found, reading, (now, step_ns));
         }
         &self.found
     }
@@ -147,11 +153,24 @@ impl Learning {
     }
 
     /// The findings with when each began.
-    fn kept(&self, found: &[Finding], reading: &Reading, now: Timestamp) -> Vec<Wrong> {
+    fn kept(
+        &self,
+        found: &[Finding],
+        reading: &Reading,
+        (now, step_ns): (Timestamp, f64),
+    ) -> Vec<Wrong> {
+        let began = |finding: &Finding| {
+            let steps = (reading.step - finding.since_step as f64).max(0.0);
+            now.shifted(-((steps * step_ns) as i64)).max(self.began)
+        };
         let of = |finding: &Finding| {
             let known = self.found.iter().find(|it| it.trouble == finding.trouble);
-            let (since_step, since) =
-                known.map_or((finding.since_step, now), |it| (it.since_step, it.since));
+            let (since_step, since) = match known {
+                Some(known) => (known.since_step, known.since),
+                // Skips are counted over a window, and it is not known where in it they began to be many.
+                None if finding.trouble == Trouble::Skipping => (finding.since_step, now),
+                None => (finding.since_step, began(finding)),
+            };
             Wrong {
                 trouble: finding.trouble,
                 since_step,
@@ -177,7 +196,7 @@ impl Wrong {
             ),
             Trouble::Diverged => (
                 "its loss left its trend and stays above it",
-                "Look at the data and the learning rate at that step; go back to a checkpoint before it.",
+                "Look at the data and the learning rate at that step; go back to a checkpoint before it. After 200 readings, half an hour at least, so high a loss is accepted as the new trend: that this ends then is no recovery.",
                 worthless,
             ),
             Trouble::LossBurst => (

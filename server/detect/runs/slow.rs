@@ -258,7 +258,7 @@ fn slower_than_before(run: &RunSnapshot, before: &SlowerThanBefore, gpus: &Gpus<
         what: SlowerThanBefore::WHAT.to_owned(),
         action: "It is made of the same as they were: compare it with one of them, and look at its machines, its data and the network.".to_owned(),
         cause: Cause::Unknown,
-        since: None,
+        since: Some(before.since),
         readings: vec![
             seconds(Slowdown::STEP, now_ns, Some(usual_ns)),
             Reading::new(SlowerThanBefore::RUNS, before.runs as f64, None, Unit::Count),

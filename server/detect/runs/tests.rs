@@ -23,6 +23,7 @@ mod beside;
 mod changed;
 mod first;
 mod lost;
+mod saves;
 mod together;
 mod unruly;
 
@@ -445,33 +446,6 @@ async fn a_run_that_saves_or_is_not_heard_does_not_hang_and_nothing_of_it_is_ove
     let told = training.one();
     assert_eq!(told.id, before.id, "nobody knows whether it is over");
     assert!(told.unheard_since.is_some());
-}
-
-#[tokio::test]
-async fn a_run_that_hangs_as_it_saves_is_told_once_that_takes_far_longer_than_it_does() {
-    for (mean_s, is_told) in [(None, true), (Some(20.0), true), (Some(100.0), false)] {
-        let mut training = Training::new().await;
-        let began = training.world.hand.now();
-        training.says = Some(Box::new(move |_, live| {
-            let age = live.last_point.since(began) / NANOS_PER_SECOND;
-            set(live, &training::PHASE_AGE, age as f64);
-            if let Some(mean_s) = mean_s {
-                set(live, &training::CHECKPOINT_SAVES, 4.0);
-                set(live, &training::PHASE_CHECKPOINT_SAVE, 4.0 * mean_s);
-            }
-        }));
-        let saves = |_| Does {
-            busy_ms: None,
-            phase: 6.0,
-            ..WELL
-        };
-        training.ticks(65, saves, set_idle).await;
-        assert_eq!(training.world.open(), [], "it may take ten minutes");
-        training.ticks(15, saves, set_idle).await;
-        let told: Vec<Family> = training.world.open().iter().map(|it| it.family).collect();
-        let expected: &[Family] = if is_told { &[Family::Hang] } else { &[] };
-        assert_eq!(told, expected, "{mean_s:?}");
-    }
 }
 
 fn set_idle(live: &mut Live) {

@@ -7,8 +7,8 @@
 //! ([`straggler::Source::Collectives`]).
 //!
 //! Limits: times that our plugin measures on the GPU, of the [`MOST`] longest of a rank's communicators and functions;
-//! 512 bytes a rank for the straggler and [`COUNTED_BYTES`] for what its calls took. A tick without calls says nothing,
-//! and for [`HOLDS_S`] what was said before holds. A run is judged after 25 ticks.
+//! [`straggler::RANK_BYTES`] a rank for the straggler and [`COUNTED_BYTES`] for what its calls took, 512 together. A tick
+//! without calls says nothing, and for [`HOLDS_S`] what was said before holds. A run is judged after 25 ticks.
 
 use std::collections::BTreeMap;
 
@@ -61,9 +61,13 @@ struct Total {
     function: Function,
 }
 
-/// Most bytes that are kept of a rank's calls, beside what the straggler keeps of it.
-const COUNTED_BYTES: usize = 224;
-const _: () = assert!(MOST * size_of::<Total>() + size_of::<Counted>() <= COUNTED_BYTES);
+/// Most bytes that are kept of a rank's calls, with its number, beside what the straggler keeps of it.
+const COUNTED_BYTES: usize = 220;
+const _: () = {
+    let counted = size_of::<u32>() + size_of::<Counted>() + MOST * size_of::<Total>();
+    assert!(counted <= COUNTED_BYTES);
+    assert!(straggler::RANK_BYTES + COUNTED_BYTES <= 512);
+};
 
 /// What a rank's collectives took since the tick before.
 struct Took {

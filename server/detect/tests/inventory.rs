@@ -8,6 +8,7 @@ use crate::inventory::now;
 fn node(name: &str) -> Node {
     Node {
         name: name.to_owned(),
+        model: "NVIDIA H100 80GB HBM3".to_owned(),
         gpus: 8,
         allocatable: 8,
         ready: Ready::Yes,
@@ -37,9 +38,36 @@ async fn a_node_without_an_agent_is_an_incident_once_agents_had_time_and_until_o
     assert_eq!(open[0].place, Place::node("prod", "node-3"));
     assert_eq!(open[0].what, "a node with GPUs and without an agent");
     assert_eq!(open[0].evidence[0].readings[0].value, 8.0);
+    // What it costs is told by the cluster's word of what it is.
+    let unobserved = &open[0].stake.losing;
+    assert_eq!(unobserved.nano_usd_per_hour(), Some(8 * 36_000_000_000));
     world.lives.push(fixture::without_readers("prod", "node-3"));
     world.ticks(5, |_| {});
     assert_eq!(world.open(), [], "its agent is there");
+}
+
+#[tokio::test]
+async fn a_node_without_an_agent_whose_price_nobody_knows_is_unpriced_and_not_free() {
+    for (model, is_shared) in [("", false), ("NVIDIA H100 80GB HBM3", true)] {
+        let mut world = World::new().await;
+        let unknown = Node {
+            model: model.to_owned(),
+            is_shared,
+            ..node("node-3")
+        };
+        let nodes = vec![node("node-1"), node("node-2"), unknown];
+        world
+            .app
+            .inventory
+            .known()
+            .all_nodes(nodes, now(&world.app));
+        world.ticks(63, |_| {});
+        let open = world.open();
+        assert_eq!(open.len(), 1, "{open:?}");
+        let unobserved = &open[0].stake.losing;
+        assert_eq!(unobserved.milli_gpus, 8_000);
+        assert_eq!(unobserved.nano_usd_per_hour(), None, "{model} {is_shared}");
+    }
 }
 
 #[tokio::test]

@@ -82,14 +82,16 @@ fn alert(item: &Item, called: &Called, at: Timestamp) -> Value {
         LABEL,
     );
     let evidence = item.evidence.join("\n");
+    let because = item.because.map(|it| format!("Because of {it}. "));
+    let because = because.unwrap_or_default();
     let annotations = text(
         [
             ("summary", Some(&*format!("{}: {}", item.what, item.place))),
             (
                 "description",
                 Some(&*format!(
-                    "Because of {}. It {}; lost so far {}.\n{evidence}",
-                    item.cause, item.costs, item.lost
+                    "{because}It {}; lost so far {}.\n{evidence}",
+                    item.costs, item.lost
                 )),
             ),
             ("action", Some(&*item.action)),

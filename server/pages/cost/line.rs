@@ -26,18 +26,26 @@ pub(super) fn of(made: &Made) -> Said {
         None => "; no forecast before a whole day".to_owned(),
     };
     let so_far = so_far(made);
-    let of_it = |sum: &Sum| format!("{} of it", amount(&made.currency, sum.cost));
-    let wasted = of_it(&made.headline.waste);
-    let unseen = match made.headline.unobserved {
-        Sum { cost: 0, .. } => Said::default(),
+    // What of it has no price is so many hours and not nothing.
+    let of_it = |sum: &Sum, what: &str| match sum.unpriced_millis {
+        0 => format!("{} of it {what}", amount(&made.currency, sum.cost)),
+        unpriced => {
+            let hours = text::hours(unpriced);
+            let priced = amount(&made.currency, sum.cost);
+            format!("{priced} of it and {hours} GPU-hours without a price {what}")
+        }
+    };
+    let wasted = of_it(&made.headline.waste, "wasted");
+    let unseen = match &made.headline.unobserved {
+        Sum { gpu_millis: 0, .. } => Said::default(),
         unseen => {
-            let unseen = format!("{} not measured", of_it(&unseen));
+            let unseen = of_it(unseen, "not measured");
             Said::from(", ").and(Said::open("readings", unseen))
         }
     };
     Said::from(format!("{title}{so_far}: "))
         .and(spent)
-        .and(format!(", {wasted} wasted"))
+        .and(format!(", {wasted}"))
         .and(unseen)
         .and(forecast)
 }
@@ -67,7 +75,10 @@ mod tests {
         let mut headline = Headline {
             total: dollars(cost),
             waste: dollars(waste),
-            unobserved: dollars(unseen),
+            unobserved: match unseen {
+                0 => Sum::default(),
+                unseen => dollars(unseen),
+            },
             ..Headline::default()
         };
         if cost == 0 {
@@ -109,6 +120,13 @@ mod tests {
         some.headline.total.unpriced_millis = 3_600_000;
         let unpriced = "$900.00 and 1.0 GPU-hours without a price";
         assert_eq!(open(&some), [("prices", unpriced.to_owned()), unseen]);
+        some.headline.unobserved = Sum {
+            gpu_millis: 3_600_000,
+            unpriced_millis: 3_600_000,
+            ..Sum::default()
+        };
+        let unseen = "$0.00 of it and 1.0 GPU-hours without a price not measured";
+        assert_eq!(open(&some)[1], ("readings", unseen.to_owned()));
         let none = made(90, [0, 0, 0], None);
         assert_eq!(open(&none), [("prices", "no price".to_owned())]);
         assert!(open(&made(90, [900, 300, 0], None)).is_empty());

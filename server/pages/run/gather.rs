@@ -129,12 +129,13 @@ fn told<T, E: Display>(found: Result<T, E>, failed: &mut bool) -> Option<T> {
     found.ok()
 }
 
-/// What was changed about the nodes and GPUs of its ranks.
+/// What was changed about the nodes and GPUs of its ranks in the time of its charts, whose last columns may end a little
+/// later.
 pub(super) async fn changed(
     web: &Web,
     view: &FleetView,
     (key, run): (&RunKey, &Run),
-    since: Timestamp,
+    range: &Range<Timestamp>,
 ) -> Changed {
     let places = run.members().map(|(_, it)| [&it.facts.node, &it.facts.gpu]);
     let ids = places.flatten().filter(|it| !it.is_empty());
@@ -142,7 +143,8 @@ pub(super) async fn changed(
         cluster: &key.cluster,
         ids: Some(ids.map(Arc::clone).collect()),
     };
-    changed::changed(&web.app, view, &of, since).await
+    let time = (range.start, range.end.shifted(AFTERWARDS));
+    changed::changed(&web.app, view, &of, time).await
 }
 
 /// The minutes of the rank that speaks for the run, for its loss.

@@ -1,33 +1,23 @@
-//! The parts of the job page: figures, the map of ranks and time, bars, ranks, the ending.
-//!
-//! Limits: [`RANKS`] ranks are listed, those that ended badly or are slow first.
-
-use std::sync::Arc;
+//! The parts of the job page: figures, the map of ranks and time, bars, the ending.
 
 use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::goodput::{Category, Goodput};
 use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::catalog::{Metric, Unit, training};
 use gpufleet_telemetry::time::Timestamp;
-use gpufleet_telemetry::training::{Ended, MeshSource};
 
 use super::gather::Past;
 use super::{energy, utilisation};
 use crate::runs::cost::Cost;
-use crate::runs::facts::{EndingFacts, RankFacts};
+use crate::runs::facts::EndingFacts;
 use crate::runs::heat::{self, COLUMNS};
 use crate::runs::history::Cut;
-use crate::runs::state::SILENT_AFTER;
-use crate::runs::{Rank, Run, RunKey, State, words};
+use crate::runs::{Run, RunKey, State, words};
 use crate::web::Web;
-use crate::words::text::{self, Name, money, quantity, small_money};
-use crate::words::{Said, address};
+use crate::words::text::{self, money, quantity, small_money};
 
 /// Most of a sentence about the end that is shown, characters.
 const ENDING_CHARACTERS: usize = 600;
-
-/// Ranks listed.
-const RANKS: usize = 256;
 
 /// The line of the page Health about what runs tell of themselves, and that about prices.
 pub(in crate::pages) const HOOKS: &str = "hooks";
@@ -54,6 +44,9 @@ pub(super) struct Bar {
 /// Ranks × time.
 pub(super) struct HeatMap {
     pub(super) rows: Vec<HeatRow>,
+    /// The names of the first and of the last row; the last is empty where there is one.
+    pub(super) first: String,
+    pub(super) last: String,
     pub(super) columns: usize,
     pub(super) height: usize,
     /// What it shows in one sentence.
@@ -76,23 +69,8 @@ pub(super) struct HeatBox {
     pub(super) class: char,
 }
 
-/// A rank as a row.
-pub(super) struct RankLine {
-    pub(super) number: u32,
-    pub(super) node: Option<(String, Name)>,
-    pub(super) gpu: Option<(String, Name)>,
-    pub(super) mesh: String,
-    pub(super) state: String,
-    pub(super) is_bad: bool,
-    pub(super) slow: String,
-    pub(super) step: String,
-    pub(super) memory: String,
-    pub(super) exception: Option<Name>,
-}
-
 /// Why it ended.
 pub(super) struct Ending {
-    pub(super) sentence: Said,
     pub(super) evidence: Vec<String>,
     pub(super) looked_at: String,
     pub(super) lost: String,
@@ -320,9 +298,13 @@ pub(super) fn heat(rows: &[heat::Row], cut: Option<Cut>, run: &Run) -> HeatMap {
         },
         boxes: boxes(&it.cells),
     };
+    let shown: Vec<HeatRow> = rows.iter().enumerate().map(row).collect();
+    let name = |row: Option<&HeatRow>| row.map(|it| it.name.clone()).unwrap_or_default();
     HeatMap {
+        first: name(shown.first()),
+        last: name(shown.last().filter(|_| shown.len() > 1)),
         height: rows.len().max(1),
-        rows: rows.iter().enumerate().map(row).collect(),
+        rows: shown,
         columns: COLUMNS,
         words,
     }
@@ -395,7 +377,6 @@ pub(super) fn ending(facts: &EndingFacts, lost: Option<f64>, currency: &str) -> 
     let worth = lost.filter(|_| facts.steps_lost > Some(0));
     let worth = worth.map(|it| format!(", worth {}", small_money(currency, it)));
     Ending {
-        sentence: facts.said().shown(ENDING_CHARACTERS),
         evidence: facts.evidence.iter().map(harmless).collect(),
         looked_at: facts.looked_at.join(", "),
         lost: match facts.steps_lost {
@@ -404,95 +385,6 @@ pub(super) fn ending(facts: &EndingFacts, lost: Option<f64>, currency: &str) -> 
             }
             None => "not known".to_owned(),
         },
-    }
-}
-
-/// The ranks, those that ended badly or are slow first; how many are left out.
-pub(super) fn ranks(run: &Run, now: Timestamp, cluster: &Arc<str>) -> (Vec<RankLine>, usize) {
-    let judged = run.who_waits();
-    let blamed = judged.map(|it| it.verdict.stragglers.as_slice());
-    let blamed = blamed.unwrap_or_default();
-    let ratio = |number: u32| {
-        blamed
-            .iter()
-            .find(|it| it.rank == number)
-            .map(|it| it.ratio)
-    };
-    let mut all: Vec<RankLine> = run
-        .ranks
-        .iter()
-        .map(|(number, it)| rank(*number, it, ratio(*number), now, cluster))
-        .collect();
-    all.sort_by_key(|it| (!it.is_bad && it.slow.is_empty(), it.number));
-    let more = all.len().saturating_sub(RANKS);
-    all.truncate(RANKS);
-    (all, more)
-}
-
-/// Where a rank stands in the mesh and who says so; empty where nobody does.
-fn mesh(facts: &RankFacts) -> String {
-    let by = match facts.mesh_source {
-        MeshSource::Unknown => "",
-        MeshSource::Given => " (given)",
-        MeshSource::Megatron => " (Megatron)",
-        MeshSource::DeviceMesh => " (DeviceMesh)",
-        MeshSource::Deepspeed => " (DeepSpeed)",
-        MeshSource::Communicators => " (names of communicators)",
-    };
-    match facts.mesh.to_string() {
-        mesh if mesh.is_empty() => mesh,
-        mesh => mesh + by,
-    }
-}
-
-fn rank(
-    number: u32,
-    rank: &Rank,
-    slow: Option<f64>,
-    now: Timestamp,
-    cluster: &Arc<str>,
-) -> RankLine {
-    let facts = &rank.facts;
-    let link = |page: fn(&str, &str) -> String, id: &str| {
-        (!id.is_empty()).then(|| (page(cluster, id), Name::new(id)))
-    };
-    let told = |metric: Metric| facts.reading(metric.id);
-    let (state, is_bad) = match &facts.end {
-        Some(end) => {
-            let is_bad = matches!(end.ended, Ended::Exception | Ended::Vanished);
-            (
-                format!("{} at {}", end.ended.name(), text::moment(end.at)),
-                is_bad,
-            )
-        }
-        None if now.since(facts.heard) >= SILENT_AFTER => (
-            format!("silent, heard {}", text::ago(now, facts.heard)),
-            true,
-        ),
-        None => ("runs".to_owned(), false),
-    };
-    let exception = facts.exception.as_ref();
-    let memory = told(training::MEMORY_PEAK_RESERVED).zip(told(training::MEMORY_LIMIT));
-    RankLine {
-        number,
-        node: link(address::node, &facts.node),
-        gpu: link(address::gpu, &facts.gpu),
-        mesh: mesh(facts),
-        state,
-        is_bad,
-        slow: slow.map_or_else(String::new, |it| format!("{it:.2} × its peers")),
-        step: told(training::LAST_STEP).map_or_else(|| "not told".to_owned(), text::grouped),
-        memory: memory.map_or_else(
-            || "not said".to_owned(),
-            |(peak, limit)| {
-                format!(
-                    "{} of {}",
-                    quantity(Unit::Bytes, peak),
-                    quantity(Unit::Bytes, limit)
-                )
-            },
-        ),
-        exception: exception.map(|it| Name::new(&format!("{}: {}", it.kind, it.message))),
     }
 }
 

@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use gpufleet_analysis::incident::Evidence;
 use gpufleet_analysis::regression::between::{self, Pace, Verdict};
-use gpufleet_telemetry::time::NANOS_PER_SECOND;
+use gpufleet_telemetry::steps::StepBlock;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::pace::step_told;
 use crate::runs::{KnownRun, Run, RunKey, compare, history};
@@ -54,6 +55,8 @@ pub struct SlowerThanBefore {
     pub step_ns: f64,
     /// How long theirs took, the median of their medians.
     pub usual_ns: f64,
+    /// When the first of its steps began that were held against theirs.
+    pub since: Timestamp,
 }
 
 impl SlowerThanBefore {
@@ -70,6 +73,7 @@ impl SlowerThanBefore {
             runs: runs.value as usize,
             step_ns,
             usual_ns,
+            since: evidence.at,
         })
     }
 }
@@ -103,7 +107,8 @@ pub(super) async fn slower(
     let mut before = Vec::with_capacity(like.len());
     for known in store.with_first_ranks(&like, SPEAKERS).await? {
         let key = known.key.clone();
-        before.extend(pace(store, (&key, &Run::of_store(known))).await?);
+        let known = pace(store, (&key, &Run::of_store(known))).await?;
+        before.extend(known.map(|it| it.0));
     }
     Ok(judged(&before, &own, least_change))
 }
@@ -134,26 +139,37 @@ fn settings<'a>(
     one.iter().filter(move |(key, _)| counts(key))
 }
 
-fn judged(before: &[Pace], own: &Pace, least_change: f64) -> Option<SlowerThanBefore> {
+fn judged(
+    before: &[Pace],
+    (own, since): &(Pace, Timestamp),
+    least_change: f64,
+) -> Option<SlowerThanBefore> {
     let compared = between::compare(before, own)?;
     let is_slower = compared.verdict == Verdict::Slower && compared.ratio >= 1.0 + least_change;
     is_slower.then(|| SlowerThanBefore {
         runs: before.len(),
         step_ns: own.median(),
         usual_ns: own.median() / compared.ratio,
+        since: *since,
     })
 }
 
-/// How fast a run is, by how many nanoseconds its steps took but for the first.
-async fn pace(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Option<Pace>, StoreError> {
+/// How fast a run is, by how many nanoseconds its steps took but for the first, and since when.
+async fn pace(
+    store: &Store,
+    (key, run): (&RunKey, &Run),
+) -> Result<Option<(Pace, Timestamp)>, StoreError> {
     let Some((speaker, _)) = run.speaker() else {
         return Ok(None);
     };
     let end = run.facts.heard.shifted(NANOS_PER_SECOND);
     let range = end.shifted(-READ_BACK)..end;
     let steps = history::steps(store, (key, run), Some(&[speaker]), &range).await?;
-    let walls = steps.get(&speaker).map(|it| compare::walls(it));
-    Ok(walls.and_then(|it| Pace::of(&it)))
+    let of = |blocks: &Vec<StepBlock>| {
+        let since = blocks.first()?.started_at.max(range.start);
+        Some((Pace::of(&compare::walls(blocks))?, since))
+    };
+    Ok(steps.get(&speaker).and_then(of))
 }
 
 #[cfg(test)]
@@ -161,12 +177,12 @@ mod tests {
     use std::time::Duration;
 
     use gpufleet_telemetry::catalog::training;
-    use gpufleet_telemetry::steps::{StepBlock, StepTimes};
-    use gpufleet_telemetry::time::Timestamp;
+    use gpufleet_telemetry::steps::StepTimes;
     use gpufleet_telemetry::training::{JobId, RunId};
 
+    use super::super::{Slower, Watch, Watched};
     use super::*;
-    use crate::runs::{RankFacts, RunFacts, StepDelta};
+    use crate::runs::{RankFacts, RunFacts, Runs, StepDelta};
     use crate::store::StoreConfig;
     use crate::store::model::Commit;
 
@@ -180,6 +196,7 @@ mod tests {
     fn a_run_is_slower_than_three_like_it_and_than_two_nothing_is_said() {
         let pace = |millis| Pace::of(&steps(millis)).expect("enough steps");
         let before = [pace(100.0), pace(100.5), pace(99.5)];
+        let pace = |millis| (pace(millis), at(0, 0));
         let found = judged(&before, &pace(110.0), 0.02).expect("it is slower");
         assert_eq!(found.runs, 3);
         assert!((found.step_ns - 110.2e6).abs() < 1e4, "{found:?}");
@@ -314,7 +331,29 @@ mod tests {
         let found = of(5, "2.9").await.expect("it is slower than those before");
         assert_eq!(found.runs, 3, "neither another torch nor a later one");
         assert!((found.usual_ns - 100.2e6).abs() < 1e5, "{found:?}");
+        assert_eq!(found.since, at(5, 0), "its first step");
         assert_eq!(of(6, "2.8").await, None, "one is no baseline");
         assert_eq!(of(7, "2.9").await, None, "it is faster");
+
+        // A watch asks when a run is due, and again after as many steps more.
+        let runs = Runs::default();
+        let mut own = known(5, "2.9");
+        own.facts.ended = None;
+        runs.restore(vec![own], Vec::new());
+        let mut watch = Watch::default();
+        let new = Watched::new(Slower::default());
+        watch.runs.insert(key(5), new);
+        for (seen, is_asked) in [
+            (FIRST_STEPS - 1, false),
+            (FIRST_STEPS, true),
+            (FIRST_STEPS + AGAIN_STEPS - 1, false),
+            (FIRST_STEPS + AGAIN_STEPS, true),
+        ] {
+            let watched = watch.runs.get_mut(&key(5)).expect("it is watched");
+            (watched.seen, watched.before) = (seen, None);
+            watch.compare(&runs, &store).await;
+            let told = watch.runs[&key(5)].before;
+            assert_eq!(told, is_asked.then_some(found), "after {seen} steps");
+        }
     }
 }

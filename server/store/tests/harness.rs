@@ -143,13 +143,13 @@ impl Bench {
 
     /// How the database finds a page of runs, in its own words.
     pub(crate) async fn plan_of_runs(&self, filter: &RunFilter) -> String {
-        let mut transaction = self.store.read().await.expect("the database answers");
-        let (explain, column) = match &transaction {
-            Transaction::Sqlite(_) => ("EXPLAIN QUERY PLAN SELECT *", 3),
-            Transaction::Postgres(_) => ("EXPLAIN SELECT *", 0),
+        let database = &self.store.0.database;
+        let (explain, column) = match database {
+            Database::Sqlite { .. } => ("EXPLAIN QUERY PLAN SELECT *", 3),
+            Database::Postgres(..) => ("EXPLAIN SELECT *", 0),
         };
         let (lease, page) = (&self.store.0.lease, (None, 40));
-        let rows = super::super::runs::page_of(&mut transaction, explain, lease, filter, page);
+        let rows = super::super::runs::page_of(database, explain, lease, filter, page);
         let rows = rows.await.expect("it says how");
         let lines = rows.iter().map(|row| row.text(column).expect("a text"));
         lines.collect::<Vec<_>>().join("\n")
@@ -157,13 +157,13 @@ impl Bench {
 
     /// How the database finds the newest events of some resources, in its own words.
     pub(crate) async fn plan_of_events(&self, filters: &[EventFilter]) -> String {
-        let mut transaction = self.store.read().await.expect("the database answers");
-        let (explain, column) = match &transaction {
-            Transaction::Sqlite(_) => ("EXPLAIN QUERY PLAN ", 3),
-            Transaction::Postgres(_) => ("EXPLAIN ", 0),
+        let database = &self.store.0.database;
+        let (explain, column) = match database {
+            Database::Sqlite { .. } => ("EXPLAIN QUERY PLAN ", 3),
+            Database::Postgres(..) => ("EXPLAIN ", 0),
         };
         let lease = &self.store.0.lease;
-        let rows = super::super::events::each(&mut transaction, explain, lease, filters, 50).await;
+        let rows = super::super::events::each(database, explain, lease, filters, 50).await;
         let rows = rows.expect("it says how");
         let lines = rows.iter().map(|row| row.text(column).expect("a text"));
         lines.collect::<Vec<_>>().join("\n")

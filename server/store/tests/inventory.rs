@@ -54,8 +54,9 @@ both! {
         let still = store.inventory("live", at(61)).await.unwrap();
         assert_eq!(still.iter().collect::<Vec<_>>(), [&second]);
         assert_eq!(store.inventory("other", at(0)).await.unwrap(), []);
-        let told = store.inventory_changes("live", at(2)).await.unwrap();
-        assert_eq!(told, [news[0].clone(), changes[1].clone()], "the newest first");
+        let told = async |until| store.inventory_changes("live", at(2), until).await.unwrap();
+        assert_eq!(told(None).await, [news[0].clone(), changes[1].clone()], "the newest first");
+        assert_eq!(told(Some(at(60))).await, [changes[1].clone()], "what was before");
         let gone = store.retain(&expiry(at(60))).await.unwrap();
         assert_eq!(gone.others, 2, "the two first changes");
         let gone = store.retain(&expiry(at(61))).await.unwrap();

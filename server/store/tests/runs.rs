@@ -235,7 +235,7 @@ async fn runs_of_one_name(bench: &Bench) {
     for (name, number) in names.into_iter().zip(2..) {
         bench.commit(&commit(name, number)).await;
     }
-    // SQLite has no statistics in life either.
+    // Of runs SQLite has no statistics in life either.
     if bench.store.kind() != "sqlite" {
         bench.execute("ANALYZE run").await;
     }

@@ -1,11 +1,13 @@
 //! The money on the web port: the page, the reports, and what they refuse.
 
+use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::{Resource, attribute};
 
 use super::*;
 use crate::auth::Grant;
 use crate::money::Terms;
 use crate::money::now::{self, MoneySnapshot};
+use crate::money::savings::Savings;
 use crate::words::text;
 
 #[tokio::test]
@@ -157,14 +159,23 @@ async fn idle_gpus_of_one_holder_are_one_row_with_the_gpus_behind_it() {
     let (_, page) = server().await.get("/cost").await;
     let (_, live) = page.split_once("data-live=\"idle:Live clusters\"").unwrap();
     let (live, _) = live.split_once("</article>").unwrap();
-    assert_eq!(live.matches("<tr><td>").count(), 1, "{live}");
-    let row =
-        "<tr><td>nobody</td><td>free</td><td><details><summary>8 GPUs on 1 node of prod</summary>";
-    assert!(live.contains(row), "{live}");
+    assert_eq!(
+        live.matches("<tr><td data-label=\"Held by\">").count(),
+        1,
+        "{live}"
+    );
+    let cell = |label: &str, text: &str| format!("<td data-label=\"{label}\">{text}");
+    let row = cell("Held by", "nobody</td>")
+        + &cell("State", "free</td>")
+        + &cell(
+            "GPUs",
+            "<details><summary>8 GPUs on 1 node of prod</summary>",
+        );
+    assert!(live.contains(&row), "{live}");
     assert_eq!(live.matches("<li><a href=").count(), 8);
     assert!(live.contains("GPU 7 of h100-05"), "{live}");
     // The same as on Today.
-    assert!(live.contains("<td>platform</td>"), "{live}");
+    assert!(live.contains(&cell("Owner", "platform</td>")), "{live}");
     let demo = fixture::gpu("demo", "sim-0", 0, Does::Nothing, Origin::Simulated);
     let (_, page) = server_of(vec![demo], false).await.get("/cost").await;
     assert!(page.contains("<b>No GPU is live</b>."), "{page}");
@@ -220,4 +231,23 @@ async fn a_report_comes_in_the_form_that_was_asked_for_and_refuses_what_it_canno
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
         assert!(body.contains(says), "{query}: {body}");
     }
+}
+
+#[tokio::test]
+async fn who_comes_back_after_hours_is_not_shown_what_could_have_been_saved_then() {
+    let server = server().await;
+    let saved = Savings::default();
+    server.app.savings.put_for_tests(&server.app, saved).await;
+    // The next answer never comes.
+    server.pass(61);
+    server.app.savings.stuck_for_tests(&server.app);
+    let (app, specs) = (&server.app, Arc::new(Specs::default()));
+    let is_shown = || {
+        let (grant, at) = (Grant::default(), app.clock.now());
+        app.savings.last(app, &specs, &grant, at).is_some()
+    };
+    server.pass(2 * 3_600 - 62);
+    assert!(is_shown(), "a second before it is two hours old");
+    server.pass(1);
+    assert!(!is_shown(), "two hours old");
 }

@@ -134,7 +134,7 @@ async fn the_page_of_a_month_with_hours_has_states_teams_and_a_model_server() {
         "<td>llama</td>",
         "<td>mute</td>",
         "<a class=\"missing\" href=\"/health#readers\">not told</a>",
-        "<td>unowned</td>",
+        "<td data-label=\"Team\">unowned</td>",
         "GPU-hours",
     ] {
         assert!(page.contains(words), "{words} is not in {page}");

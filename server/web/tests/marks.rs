@@ -1,9 +1,12 @@
 //! What was changed, on the charts of nodes, GPUs, jobs and clusters: when, of what and by whom.
 
 use gpufleet_analysis::inventory::change::Change;
+use gpufleet_telemetry::event::{Event, EventKind};
 
 use super::*;
-use crate::store::model::AuditEntry;
+use crate::store::model::{AuditEntry, Commit, StoredEvent};
+use crate::view::FleetView;
+use crate::view::changed::{self, Of};
 use crate::words::text;
 
 /// A minute ago.
@@ -101,4 +104,56 @@ async fn a_roll_out_over_many_nodes_is_one_line_that_says_of_how_many() {
     let at = text::minute(THEN);
     let told = format!("{at} UTC, 500 nodes: has another image: a → b");
     assert_eq!((words, lines), (vec![told], 1));
+}
+
+#[tokio::test]
+async fn what_was_changed_after_the_end_of_a_chart_takes_nothing_of_it_away() {
+    const BEFORE: Timestamp = THEN.shifted(-60_000_000_000);
+    let cordoned = |at| Change {
+        at,
+        ..change("h100-00", "is cordoned")
+    };
+    let server = told(&[cordoned(BEFORE), cordoned(THEN)]).await;
+    for at in [BEFORE, THEN] {
+        let action = (crate::handoff::HAND_OFF, "h100-00");
+        let entry = AuditEntry::here(at, "ada", action, "{}");
+        server.store.audit(&entry).await.unwrap();
+    }
+    let event = |at| StoredEvent {
+        cluster: "prod".into(),
+        agent: None,
+        event: Event {
+            at,
+            kind: EventKind::DriverChanged,
+            severity: Severity::Info,
+            resource_kind: ResourceKind::Node,
+            resource_id: "h100-00".into(),
+            message: "has another driver.".to_owned(),
+            attributes: BTreeMap::new(),
+        },
+    };
+    // As many as are read of a kind.
+    let later = std::iter::repeat_n(THEN, 500);
+    let commit = Commit {
+        number: server.store.last_commit().await.unwrap() + 1,
+        events: later.chain([BEFORE]).map(event).collect(),
+        ..Commit::default()
+    };
+    let length = Duration::from_secs(15);
+    let lease = server.store.acquire_lease("test", fixture::NOW, length);
+    let token = lease.await.unwrap().token;
+    server.store.commit(&commit, token).await.unwrap();
+    let cluster: Arc<str> = "prod".into();
+    let of = Of {
+        cluster: &cluster,
+        ids: None,
+    };
+    let time = (BEFORE, THEN);
+    let found = changed::changed(&server.app, &FleetView::default(), &of, time).await;
+    let words: Vec<&str> = found.all.iter().map(|it| it.words.as_str()).collect();
+    assert_eq!(
+        words,
+        ["is cordoned", "has another driver", "was handed off"]
+    );
+    assert!(!found.is_cut, "nothing of that time was left out");
 }

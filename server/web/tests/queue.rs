@@ -281,6 +281,15 @@ async fn a_node_without_an_agent_is_a_blind_spot_of_today() {
     assert!(page.contains("dark-1"), "{page}");
     let (_, found) = server.get("/find?q=dark-1").await;
     assert!(found.contains("no agent tells of it"), "{found}");
+    let doctor = server.json("/api/v1/doctor").await;
+    let found = doctor["findings"].as_array().expect("a list");
+    let found = found.iter().find(|it| it["check"] == "no_agent");
+    let found = found.expect("it is found");
+    assert_eq!(found["what"], "1 node with GPUs has no agent");
+    assert_eq!(
+        (&found["gpus"], &found["severity"]),
+        (&8.into(), &"error".into())
+    );
     let today = server.json("/api/v1/today").await;
     let said = today["sections"][0]["blind_spots"].to_string();
     assert!(

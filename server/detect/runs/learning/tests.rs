@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use gpufleet_analysis::loss::ACCEPT_STEPS;
 use gpufleet_telemetry::time::NANOS_PER_SECOND;
 use gpufleet_telemetry::training::Highest;
 use rand::{Rng, SeedableRng};
@@ -29,7 +30,7 @@ fn well(tick: u32) -> Reading {
 fn troubles(learning: &mut Learning, readings: impl Iterator<Item = Reading>) -> Vec<Trouble> {
     let mut last = Vec::new();
     for reading in readings {
-        let found = learning.observe(Some(&reading), &Thresholds::default(), NOW);
+        let found = learning.observe(Some(&reading), &Thresholds::default(), (NOW, None));
         last = found.iter().map(|it| it.trouble).collect();
     }
     last
@@ -94,7 +95,7 @@ fn a_run_that_goes_back_is_learnt_anew_and_one_that_reads_nothing_is_not_judged(
     assert_eq!(troubles(&mut learning, (20..40).map(well)), []);
     assert!(
         learning
-            .observe(None, &Thresholds::default(), NOW)
+            .observe(None, &Thresholds::default(), (NOW, None))
             .is_empty()
     );
     assert_eq!(Reading::of(&RankFacts::default()), None);
@@ -144,7 +145,7 @@ impl Made {
                 gradient_norm_held: of(1),
                 ..well(0)
             };
-            for wrong in learning.observe(Some(&reading), &Thresholds::default(), now) {
+            for wrong in learning.observe(Some(&reading), &Thresholds::default(), (now, None)) {
                 if found.iter().all(|it| it.0 != wrong.trouble) {
                     found.push((wrong.trouble, wrong.since_step));
                 }
@@ -282,11 +283,87 @@ fn a_loss_that_diverged_is_told_from_the_last_step_on_that_was_well() {
     });
     let mut since = Vec::new();
     for reading in high {
-        let found = learning.observe(Some(&reading), &Thresholds::default(), NOW);
+        let found = learning.observe(Some(&reading), &Thresholds::default(), (NOW, None));
         since.extend(found.iter().map(|it| it.since_step));
     }
     since.dedup();
     assert_eq!(since, [2_991], "the reading of step 2,990 was well");
+}
+
+#[test]
+fn a_loss_that_stays_high_is_accepted_as_the_new_trend_and_its_words_say_so_before() {
+    let mut learning = Learning::default();
+    troubles(&mut learning, (0..300).map(well));
+    let high = |ticks: Range<u32>| {
+        ticks.map(|tick| Reading {
+            loss: Some(9.0 + f64::from(tick % 3)),
+            ..well(tick)
+        })
+    };
+    let until = 300 + u32::from(ACCEPT_STEPS);
+    assert_eq!(
+        troubles(&mut learning, high(300..until - 1)),
+        [Trouble::Diverged]
+    );
+    let told = learning.found[0].signal(&RunSnapshot::default(), None, NOW);
+    let says = format!("After {ACCEPT_STEPS} readings");
+    assert!(told.action.contains(&says), "{}", told.action);
+    assert_eq!(troubles(&mut learning, high(until - 1..until)), []);
+}
+
+/// Since how many seconds each trouble is told at first, of ticks of ten seconds.
+fn first_told(
+    readings: impl Iterator<Item = (u32, Reading)>,
+    step_ns: Option<u64>,
+) -> Vec<(Trouble, i64)> {
+    let mut learning = Learning::default();
+    let mut told: Vec<(Trouble, Timestamp, i64)> = Vec::new();
+    for (tick, reading) in readings {
+        let now = NOW.shifted(i64::from(tick) * 10 * NANOS_PER_SECOND);
+        let by = Thresholds::default();
+        for wrong in learning.observe(Some(&reading), &by, (now, step_ns)) {
+            let known = told.iter().find(|it| it.0 == wrong.trouble).copied();
+            let ago = now.since(wrong.since) / NANOS_PER_SECOND;
+            match known {
+                Some((_, since, _)) => assert_eq!(since, wrong.since, "it goes on"),
+                None => told.push((wrong.trouble, wrong.since, ago)),
+            }
+        }
+    }
+    told.into_iter().map(|it| (it.0, it.2)).collect()
+}
+
+#[test]
+fn what_is_wrong_costs_from_when_its_first_step_was_and_no_more_than_was_looked_at() {
+    let of = |change: fn(u32, &mut Reading)| {
+        (0..400).map(move |tick| {
+            let mut reading = well(tick);
+            if tick >= 300 {
+                change(tick, &mut reading);
+            }
+            (tick, reading)
+        })
+    };
+    let high: fn(u32, &mut Reading) = |tick, it| it.loss = Some(9.0 + f64::from(tick % 3));
+    let same: fn(u32, &mut Reading) = |_, it| it.loss = Some(2.5);
+    let skips: fn(u32, &mut Reading) = |tick, it| it.skips = Some(f64::from(tick - 299) * 5.0);
+    let second = Some(NANOS_PER_SECOND.unsigned_abs());
+    for (change, step_ns, trouble, ago) in [
+        // Twenty readings, ten steps from one to the next: since step 2,991 of 3,190.
+        (high, second, Trouble::Diverged, 199),
+        // Of a run whose steps nobody times.
+        (high, None, Trouble::Diverged, 199),
+        // Fifty, of which the first is of step 3,000.
+        (same, second, Trouble::Stuck, 490),
+        (skips, second, Trouble::Skipping, 0),
+    ] {
+        let told = first_told(of(change), step_ns);
+        assert_eq!(told.first(), Some(&(trouble, ago)), "{step_ns:?}");
+    }
+    // A step that is said to take a day.
+    let day = Some(86_400 * NANOS_PER_SECOND.unsigned_abs());
+    let told = first_told(of(high), day);
+    assert_eq!(told.first(), Some(&(Trouble::Diverged, 3_190)));
 }
 
 #[test]

@@ -14,10 +14,12 @@ async fn a_run_slower_than_those_before_it_is_one_incident_with_what_that_takes(
     let runs = training.world.app.fleet.runs();
     let judged = runs.look(&key, |run| run.judged.clone()).flatten();
     let mut judged = judged.expect("it was judged");
+    let since = training.world.hand.now().shifted(-200 * NANOS_PER_SECOND);
     judged.before = Some(SlowerThanBefore {
         runs: 4,
         step_ns: 1e9,
         usual_ns: 0.75e9,
+        since,
     });
     runs.judge(&key, Some(judged));
     training.world.ticks(1, |_| {});
@@ -28,4 +30,6 @@ async fn a_run_slower_than_those_before_it_is_one_incident_with_what_that_takes(
     // A quarter of each step of 16 GPUs.
     assert_eq!(told.losing.milli_gpus, 4_000);
     assert_eq!(told.basis, Basis::LongerThanRuns);
+    // Of the steps too by which it was found.
+    assert_eq!((told.since, told.lost.gpu_seconds()), (since, 4.0 * 210.0));
 }

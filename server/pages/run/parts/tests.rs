@@ -1,7 +1,5 @@
 //! Words of the parts of the job page.
 
-use gpufleet_telemetry::training::Mesh;
-
 use super::*;
 
 #[test]
@@ -31,19 +29,6 @@ fn interruptions_have_their_times_and_a_rate_where_there_is_enough_to_say_one_of
         ..Reliability::default()
     };
     assert_eq!(reliability(Some(&never)).small, None);
-}
-
-#[test]
-fn a_place_in_the_mesh_stands_with_who_says_so() {
-    let mut facts = RankFacts {
-        mesh: Mesh::parse("dp=1/2 tp=0/8"),
-        ..RankFacts::default()
-    };
-    assert_eq!(mesh(&facts), "dp=1/2 tp=0/8");
-    facts.mesh_source = MeshSource::Megatron;
-    assert_eq!(mesh(&facts), "dp=1/2 tp=0/8 (Megatron)");
-    facts.mesh = Mesh::default();
-    assert_eq!(mesh(&facts), "");
 }
 
 #[test]

@@ -79,3 +79,17 @@ async fn goodput_stands_while_the_next_is_added_up_and_says_until_when_it_goes()
     server.pass(1);
     assert!(get().await.is_err(), "after thirty");
 }
+
+#[tokio::test]
+async fn the_api_tells_the_goodput_that_stands_on_the_page() {
+    let server = server().await;
+    server.get(&address(JOB)).await;
+    server.pass(9);
+    let run = format!("/api/v1/runs/prod/{}/0", segment(JOB));
+    let found = server.json(&run).await;
+    assert_eq!(
+        found["goodput_ratio"]["value"],
+        108.0 / 130.0,
+        "of nine seconds ago"
+    );
+}

@@ -1,0 +1,72 @@
+//! Runs that save: what may take long, and what seems to work meanwhile.
+
+use super::*;
+
+/// Rank 0 saves; the others spin in a barrier.
+fn saves(rank: u32) -> Does {
+    Does {
+        busy_ms: None,
+        phase: if rank == 0 { 6.0 } else { 5.0 },
+        ..WELL
+    }
+}
+
+/// What the GPUs of nodes show whose ranks wait, and of the others that they work.
+fn spins(nodes: &'static [&'static str]) -> impl Fn(&mut Live) + Copy {
+    move |live| {
+        if live.key.kind == ResourceKind::Gpu {
+            let waits = nodes.contains(&&*live.node);
+            let all = live.bits.observed;
+            (live.bits.active, live.bits.stalled) = if waits { (0, all) } else { (all, 0) };
+        }
+    }
+}
+
+const BOTH: &[&str] = &["node-1", "node-2"];
+
+#[tokio::test]
+async fn the_wait_for_a_rank_that_saves_is_no_stall_and_what_goes_on_for_as_long_after_it_is() {
+    let mut training = Training::new().await;
+    training.ticks(42, saves, spins(BOTH)).await;
+    assert_eq!(training.world.open(), [], "seven minutes of saving");
+    // The other node tells of its last second a tick later.
+    training.ticks(1, |_| WELL, spins(&["node-2"])).await;
+    training.ticks(6, |_| WELL, spins(&[])).await;
+    assert_eq!(training.world.open(), [], "it is saved");
+
+    training.ticks(42, saves, spins(BOTH)).await;
+    let saved = training.world.hand.now();
+    training.ticks(29, |_| WELL, spins(BOTH)).await;
+    assert_eq!(training.world.open(), [], "not yet for five minutes");
+    training.ticks(2, |_| WELL, spins(BOTH)).await;
+    let told = training.one();
+    assert_eq!((told.family, told.since), (Family::Stalled, saved));
+    assert_eq!(told.place.run.as_deref(), Some(RUN));
+}
+
+#[tokio::test]
+async fn a_run_that_hangs_as_it_saves_is_told_once_that_takes_far_longer_than_it_does() {
+    for (mean_s, is_told) in [(None, true), (Some(20.0), true), (Some(100.0), false)] {
+        let mut training = Training::new().await;
+        let began = training.world.hand.now();
+        training.says = Some(Box::new(move |_, live| {
+            let age = live.last_point.since(began) / NANOS_PER_SECOND;
+            set(live, &training::PHASE_AGE, age as f64);
+            if let Some(mean_s) = mean_s {
+                set(live, &training::CHECKPOINT_SAVES, 4.0);
+                set(live, &training::PHASE_CHECKPOINT_SAVE, 4.0 * mean_s);
+            }
+        }));
+        let saves = |_| Does {
+            busy_ms: None,
+            phase: 6.0,
+            ..WELL
+        };
+        training.ticks(65, saves, set_idle).await;
+        assert_eq!(training.world.open(), [], "it may take ten minutes");
+        training.ticks(15, saves, set_idle).await;
+        let told: Vec<Family> = training.world.open().iter().map(|it| it.family).collect();
+        let expected: &[Family] = if is_told { &[Family::Hang] } else { &[] };
+        assert_eq!(told, expected, "{mean_s:?}");
+    }
+}
