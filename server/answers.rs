@@ -26,9 +26,17 @@ struct Shared<K, T, E> {
 }
 
 struct Held<K, T, E> {
-    /// With when they were made, the stale ones too.
-    kept: BTreeMap<K, (Duration, Arc<T>)>,
+    /// The stale ones too.
+    kept: BTreeMap<K, Kept<T>>,
     making: BTreeMap<K, watch::Receiver<Option<Made<T, E>>>>,
+}
+
+struct Kept<T> {
+    /// When its making began: what it says is no older.
+    begun: Duration,
+    /// When it was made.
+    made: Duration,
+    answer: Arc<T>,
 }
 
 /// What making an answer came to.
@@ -77,22 +85,20 @@ where
     /// The answer as it was last made, however old that is; none before the first.
     pub fn last(&self, asked: &K) -> Option<Arc<T>> {
         let held = self.0.lock();
-        held.kept.get(asked).map(|(_, answer)| Arc::clone(answer))
+        held.kept.get(asked).map(|it| Arc::clone(&it.answer))
     }
 
-    /// The same where it was made within so long.
+    /// The same where its making began within so long.
     pub fn last_within(&self, asked: &K, clock: &Arc<dyn Clock>, age: Duration) -> Option<Arc<T>> {
         let held = self.0.lock();
         let now = clock.monotonic();
-        let (_, answer) = held
-            .kept
-            .get(asked)
-            .filter(|(made, _)| now.saturating_sub(*made) < age)?;
-        Some(Arc::clone(answer))
+        let kept = held.kept.get(asked);
+        let kept = kept.filter(|it| now.saturating_sub(it.begun) < age)?;
+        Some(Arc::clone(&kept.answer))
     }
 
-    /// As [`Self::get`], where nobody waits for an answer while the last one is younger than `age`: that is given
-    /// meanwhile, and also where the next one could not be made.
+    /// As [`Self::get`], where nobody waits for an answer while the last one is younger than `age`, from when its making
+    /// began: that is given meanwhile, and also where the next one could not be made.
     ///
     /// # Errors
     /// As [`Self::get`], where the last one is older.
@@ -135,10 +141,10 @@ where
                 let Range { start, end } = self.0.fresh_for;
                 now.saturating_sub(made) < made.clamp(start, end)
             };
-            if let Some((made, answer)) = held.kept.get(&asked)
-                && is_fresh(*made)
+            if let Some(kept) = held.kept.get(&asked)
+                && is_fresh(kept.made)
             {
-                return Ok(Arc::clone(answer));
+                return Ok(Arc::clone(&kept.answer));
             }
             // One that ended without a word is begun anew.
             held.making.retain(|_, it| it.has_changed().is_ok());
@@ -156,8 +162,9 @@ where
                     let (shared, clock) = (Arc::clone(&self.0), Arc::clone(clock));
                     tokio::spawn(async move {
                         let _one = shared.at_once.acquire().await;
+                        let begun = clock.monotonic();
                         let outcome = make.await.map(Arc::new);
-                        shared.keep(asked, &outcome, clock.monotonic());
+                        shared.keep(asked, &outcome, (begun, clock.monotonic()));
                         tell.send_replace(Some(outcome));
                     });
                     told
@@ -171,14 +178,22 @@ where
 }
 
 impl<K: Ord + Clone, T, E> Shared<K, T, E> {
-    fn keep(&self, asked: K, outcome: &Made<T, E>, now: Duration) {
+    fn keep(&self, asked: K, outcome: &Made<T, E>, (begun, made): (Duration, Duration)) {
         let mut held = self.lock();
         held.making.remove(&asked);
         if let Ok(answer) = outcome {
-            held.kept.insert(asked, (now, Arc::clone(answer)));
+            let answer = Arc::clone(answer);
+            held.kept.insert(
+                asked,
+                Kept {
+                    begun,
+                    made,
+                    answer,
+                },
+            );
         }
         while held.kept.len() > self.most {
-            let oldest = held.kept.iter().min_by_key(|it| it.1.0);
+            let oldest = held.kept.iter().min_by_key(|it| it.1.made);
             let Some(oldest) = oldest.map(|it| it.0.clone()) else {
                 return;
             };
@@ -316,6 +331,46 @@ mod tests {
         assert_eq!(asked.quick("b", 2).await, 2, "ten seconds old");
         assert_eq!(asked.answers.last(&"b").as_deref(), Some(&2));
         assert_eq!(asked.quick("a", 2).await, 2, "the oldest of three");
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_while_the_next_is_made_and_none_is_older_than_is_said() {
+        const STANDS_FOR: Duration = Duration::from_secs(30);
+        let asked = Asked::new();
+        let clock: Arc<dyn Clock> = asked.hand.clone();
+        let at = |second| asked.hand.0.store(second, Ordering::Relaxed);
+        let slow = |opened: oneshot::Receiver<u32>| async move {
+            opened.await.map_err(|_| "nobody opened")
+        };
+        let standing = |opened| {
+            let (answers, made) = (&asked.answers, slow(opened));
+            let told = answers.get_standing("a", &clock, STANDS_FOR, made);
+            async move { told.await.map(|it| *it) }
+        };
+        // The first takes five seconds, so that it is five seconds old when it comes.
+        let (open, opened) = oneshot::channel();
+        let mut first = Box::pin(standing(opened));
+        assert_eq!((&mut first).now_or_never(), None, "there is none");
+        tokio::task::yield_now().await;
+        at(5);
+        open.send(1).expect("it is waited for");
+        assert_eq!(first.await, Ok(1));
+        let (open, opened) = oneshot::channel();
+        at(15);
+        assert_eq!(standing(opened).now_or_never(), Some(Ok(1)));
+        at(29);
+        let unheard = || oneshot::channel().1;
+        assert_eq!(standing(unheard()).now_or_never(), Some(Ok(1)), "still");
+        at(30);
+        let mut late = Box::pin(standing(unheard()));
+        assert_eq!((&mut late).now_or_never(), None, "it is too old");
+        open.send(2).expect("it is still being made");
+        assert_eq!(late.await, Ok(2), "what was being made, and no third");
+        // One that cannot be made leaves the last one until that is too old, and is told then.
+        at(59);
+        assert_eq!(standing(unheard()).await, Ok(2));
+        at(60);
+        assert_eq!(standing(unheard()).await, Err("nobody opened"));
     }
 
     #[tokio::test]

@@ -6,8 +6,8 @@
 //! that was not looked at. Of clusters that are simulated or recorded nothing is said. A reader who is
 //! bound to one cluster is told of that one alone, and of the server itself that it was not looked at.
 //!
-//! Limits: made again at most once in `FRESH_FOR`, [`NAMED`] places of a finding and [`MAX_FINDINGS`]
-//! findings are named; how many more there are is said.
+//! Limits: made again at most once in `FRESH_FOR`, and nobody waits for that while the last one is younger than
+//! `STANDS_FOR`; [`NAMED`] places of a finding and [`MAX_FINDINGS`] findings are named; how many more there are is said.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -26,6 +26,7 @@ use crate::disk::{self, Disks};
 use crate::health;
 use crate::inventory::known::Moment;
 use crate::money::now::{self, MoneySnapshot};
+use crate::threads::apart;
 use crate::view::FleetView;
 use crate::words::text::counted;
 use crate::words::{Why, address};
@@ -50,6 +51,9 @@ use gather::{Gathered, Places};
 
 /// How old an answer may be: agents ship every 10 s, so more often would show nothing new.
 const FRESH_FOR: Duration = Duration::from_secs(10);
+
+/// How old an answer may be that is given while the next one is made; it says when it was.
+const STANDS_FOR: Duration = Duration::from_secs(30);
 
 /// Most readers with rights of their own whose answers are kept: one for each cluster that a token is
 /// bound to, and one for all.
@@ -256,22 +260,23 @@ impl Doctors {
     ) -> Arc<Doctor> {
         let (own, view, specs) = (app.clone(), Arc::clone(view), Arc::clone(specs));
         let seen = grant.clone();
-        let making = async move { Ok(make(&own, &view, &specs, &seen).await) };
-        let Ok(doctor) = self.0.get(grant.cluster.clone(), &app.clock, making).await;
+        let making = async move { Ok(make(own, view, specs, seen).await) };
+        let (doctors, asked) = (&self.0, grant.cluster.clone());
+        let made = doctors.get_standing(asked, &app.clock, STANDS_FOR, making);
+        let Ok(doctor) = made.await;
         doctor
     }
 }
 
-async fn make(app: &App, view: &FleetView, specs: &Specs, grant: &Grant) -> Doctor {
-    let bound = grant.cluster.as_deref();
-    let (disks, store) = match bound {
+async fn make(app: App, view: Arc<FleetView>, specs: Arc<Specs>, grant: Grant) -> Doctor {
+    let (disks, store) = match grant.cluster {
         // Of the server itself this reader is told nothing.
         Some(_) => (Disks::default(), None),
         None => {
             let spool = app.config.ingest.spool_dir.as_str().into();
             tokio::join!(
                 disk::look(spool, app.store.file(), app.room),
-                health::store(app)
+                health::store(&app)
             )
         }
     };
@@ -280,19 +285,23 @@ async fn make(app: &App, view: &FleetView, specs: &Specs, grant: &Grant) -> Doct
         at: view.at,
         monotonic: app.clock.monotonic(),
     };
-    let found = now::now((&app.fleet, &app.inventory), &terms, grant, moment);
-    let look = Look {
-        app,
-        view,
-        found: &found,
-        seen: gather::gather(app, view, specs),
-        runs: training::running(app, view),
-        disks,
-        store,
-        bound,
-        at: view.at,
+    // Two walks over the fleet, and all the checks.
+    let looking = move || {
+        let found = now::now((&app.fleet, &app.inventory), &terms, &grant, moment);
+        let look = Look {
+            app: &app,
+            view: &view,
+            found: &found,
+            seen: gather::gather(&app, &view, &specs),
+            runs: training::running(&app, &view),
+            disks,
+            store,
+            bound: grant.cluster.as_deref(),
+            at: view.at,
+        };
+        look.everything()
     };
-    look.everything()
+    apart(looking).await
 }
 
 impl Look<'_> {

@@ -1,9 +1,12 @@
 //! Nodes, GPUs and jobs by a part of their name: one walk over the picture of the fleet, and over the names of the newest
 //! jobs ([`jobs`]).
 //!
+//! Names are compared as they are: of 10,000 GPUs thirty thousand are looked at for one question, and none is copied.
+//!
 //! Limits: what is asked for has at most [`MAX_ASKED`] characters; of a kind [`MAX_TOLD`] are told and the others
 //! counted; jobs are looked for among the [`MAX_JOBS`] that started last.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use gpufleet_telemetry::identity::Origin;
@@ -69,7 +72,7 @@ pub struct Match {
 #[error("a name has at most {MAX_ASKED} characters; a part of it will do")]
 pub struct TooLong;
 
-/// What is looked for, in small letters.
+/// What is looked for, in small letters; never empty.
 struct Asked(String);
 
 impl Found {
@@ -109,9 +112,26 @@ impl Asked {
 
     /// Whether it is all of one of these names; none where it is in none of them.
     fn is_all_of<const N: usize>(&self, names: [&str; N]) -> Option<bool> {
-        let names = names.map(str::to_lowercase);
-        let is_in = names.iter().any(|it| it.contains(&self.0));
-        is_in.then(|| names.contains(&self.0))
+        let is_in = names.iter().any(|it| self.is_in(it));
+        is_in.then(|| names.iter().any(|it| self.is(it)))
+    }
+
+    /// Whether it is a name, in whichever letters that is written.
+    fn is(&self, name: &str) -> bool {
+        match name.is_ascii() {
+            true => name.eq_ignore_ascii_case(&self.0),
+            false => name.to_lowercase() == self.0,
+        }
+    }
+
+    /// Whether it is in a name, in the same way.
+    fn is_in(&self, name: &str) -> bool {
+        if !name.is_ascii() {
+            return name.to_lowercase().contains(&self.0);
+        }
+        let asked = self.0.as_bytes();
+        let mut parts = name.as_bytes().windows(asked.len());
+        parts.any(|it| it.eq_ignore_ascii_case(asked))
     }
 
     /// Which attempt of a job it names, behind the job's id; none where it is no such name.
@@ -193,9 +213,14 @@ fn of_node(
             address: address::node(&cluster.name, &node.name),
         });
     }
+    let mut place = format!("{}/", node.name);
+    let stem = place.len();
     for card in &node.gpus {
-        let index = card.index.map(|it| it.to_string()).unwrap_or_default();
-        let place = format!("{}/{index}", node.name);
+        place.truncate(stem);
+        if let Some(index) = card.index {
+            // It is written into memory.
+            let _ = write!(place, "{index}");
+        }
         for it in card.with_shares() {
             let holder = it.holder.as_deref().unwrap_or_default();
             // Shares have the place of their card, which is the one that is meant.
@@ -261,6 +286,22 @@ mod tests {
         assert_eq!(found.only().expect("it is one").name, "node-1");
         found.jobs.add(true, || one("node-1"));
         assert!(found.only().is_none(), "a job has the same name");
+    }
+
+    #[test]
+    fn a_name_is_found_in_whichever_letters_it_is_written() {
+        for (name, asked, is_all) in [
+            ("GPU-5EED", "5eed", Some(false)),
+            ("GPU-5EED", "gpu-5EED", Some(true)),
+            ("node-1", "node-10", None),
+            ("node", "nodé", None),
+            ("Straße-ÄÖ", "ÄÖ", Some(false)),
+            ("STRASSE-ÄÖ", "strasse-äö", Some(true)),
+            ("İ", "İ", Some(true)),
+        ] {
+            let found = Asked::new(asked).is_all_of(["", name]);
+            assert_eq!(found, is_all, "{asked} in {name}");
+        }
     }
 
     #[test]

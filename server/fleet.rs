@@ -6,7 +6,7 @@
 //!
 //! Read in this order: [`offer`] (what comes in and what becomes of it), [`agent`] (cursors),
 //! [`sender_clock`], [`naming`], [`resource`], [`owners`], [`fold`], [`holding`], [`live`],
-//! [`steps`], [`commit`].
+//! [`pending`], [`steps`], [`commit`].
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,6 +49,8 @@ mod offer;
 
 mod owners;
 
+mod pending;
+
 mod resource;
 
 mod restore;
@@ -79,8 +81,9 @@ pub use restore::Restored;
 pub use server_clock::ServerClock;
 use shard::Shard;
 
-/// Shards of the fleet. More than the cores of any server we run on, few enough to walk often.
-pub const SHARDS: usize = 16;
+/// Shards of the fleet. More than the cores of any server we run on; a walk over 10,000 GPUs holds each for less than a
+/// millisecond, in which data for it waits.
+pub const SHARDS: usize = 64;
 
 /// Most agents. Designed for 100,000; each takes about 1 KiB beside its resources.
 pub const MAX_AGENTS: usize = 120_000;
@@ -196,8 +199,11 @@ impl Fleet {
 
     /// Shows one resource to `look`. A shard is locked meanwhile: copy what is needed.
     pub fn look<T>(&self, key: &ResourceKey, look: impl FnOnce(&Live) -> T) -> Option<T> {
-        for shard in &self.shards {
-            let shard = lock(shard);
+        // What an agent reports is in its shard; of anything else any shard may know.
+        let own = self.owners.agent(key).map(place);
+        let others = (0..SHARDS).filter(|it| Some(*it) != own);
+        for number in own.into_iter().chain(others) {
+            let shard = lock(&self.shards[number]);
             if let Some(tracked) = shard.resources.get(key).filter(|it| it.visible) {
                 return Some(look(&tracked.live));
             }
@@ -304,8 +310,7 @@ impl Fleet {
     }
 
     fn shard_of(&self, agent: AgentId) -> &Mutex<Shard> {
-        // The last byte of a random UUID is random; nil, the foreign agent, gets shard 0.
-        &self.shards[usize::from(agent.0.as_bytes()[15]) % SHARDS]
+        &self.shards[place(agent)]
     }
 
     /// Another agent that reports the same resource and whose points are left out, the last one.
@@ -321,6 +326,11 @@ impl PendingBytes {
             Lane::Backfill => &self.backfill,
         }
     }
+}
+
+/// Which shard is an agent's. The last byte of a random UUID is random; nil, the foreign agent, gets the first.
+fn place(agent: AgentId) -> usize {
+    usize::from(agent.0.as_bytes()[15]) % SHARDS
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {

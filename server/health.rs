@@ -3,9 +3,9 @@
 //! A standby is healthy and not ready: nothing is wrong with it, and nothing is to be sent to it.
 //!
 //! They tell the truth: a server whose commits fail says so, because what agents send is then not
-//! made durable and they keep it.
+//! made durable and they keep it. The web port has threads of its own, so that they also say when the others stand.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -13,6 +13,7 @@ use axum::extract::State;
 use axum::routing::get;
 use gpufleet_telemetry::time::Timestamp;
 use http::StatusCode;
+use tokio_util::sync::CancellationToken;
 
 use crate::{App, files, lead};
 
@@ -25,8 +26,46 @@ const MAX_COMMIT: Duration = Duration::from_secs(60);
 /// Detectors that have not judged for this long stand: nine ticks. So long they have for the first one too.
 const JUDGED_WITHIN: Duration = Duration::from_secs(90);
 
+/// How often the threads that take data in and judge show that they go on.
+const BEATS_EVERY: Duration = Duration::from_secs(1);
+
+/// How long they may show nothing before the server calls itself ill; in the fullest second of a tick they are late by
+/// milliseconds.
+const BEATS_WITHIN: Duration = Duration::from_secs(30);
+
 /// How long the store may take to say that it is there.
 const STORE_WITHIN: Duration = Duration::from_secs(2);
+
+/// When the threads that take data in and judge last showed that they go on, milliseconds of the clock that nobody sets;
+/// 0 before they first did.
+#[derive(Debug, Default)]
+pub struct Pulse(AtomicU64);
+
+/// Shows that the threads that this is run on go on, until told to stop.
+pub async fn beat(app: App, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        let now = app.clock.monotonic().as_millis();
+        let now = u64::try_from(now).unwrap_or(u64::MAX).max(1);
+        app.pulse.0.store(now, Ordering::Relaxed);
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(BEATS_EVERY) => {}
+        }
+    }
+}
+
+/// That those threads stand, as one sentence; nothing while they go on, and where they never began.
+fn stands(app: &App) -> Option<String> {
+    let last = app.pulse.0.load(Ordering::Relaxed);
+    let silent = app.clock.monotonic();
+    let silent = silent.saturating_sub(Duration::from_millis(last));
+    (last > 0 && silent > BEATS_WITHIN).then(|| {
+        format!(
+            "the threads that take data in and judge have stood for {} s: nothing is taken, agents keep what they send; start this server again",
+            silent.as_secs()
+        )
+    })
+}
 
 /// What is wrong with making data durable, as one sentence; nothing when it goes well.
 pub fn commits(app: &App) -> Option<String> {
@@ -159,6 +198,9 @@ pub fn router(app: App) -> Router {
 }
 
 async fn healthy(State(app): State<App>) -> (StatusCode, String) {
+    if let Some(wrong) = stands(&app) {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("{wrong}\n"));
+    }
     if let Some(why) = app.lead.waits() {
         return (StatusCode::OK, format!("{why}\n{}", kept(&app)));
     }
@@ -195,6 +237,8 @@ mod tests {
     use std::sync::Arc;
 
     use axum::body::Body;
+    use futures::FutureExt as _;
+    use gpufleet_telemetry::time::Clock;
     use tower::ServiceExt;
 
     use super::*;
@@ -232,6 +276,42 @@ mod tests {
         app.store.close().await;
         assert_eq!(ask("/healthz").await, StatusCode::OK);
         assert_eq!(ask("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
+    }
+
+    /// A clock that stands where it is put, seconds.
+    #[derive(Default)]
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn now(&self) -> Timestamp {
+            Timestamp::default()
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::from_secs(self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_whose_other_threads_stand_says_so_until_they_go_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+        let (access, hand) = (Access::default(), Arc::new(Hand::default()));
+        let app = App::new(Config::for_tests(), store.unwrap(), access, hand.clone());
+        app.begins_to_lead();
+        let said = async |second| {
+            hand.0.store(second, Ordering::Relaxed);
+            healthy(State(app.clone())).await
+        };
+        let beats = || beat(app.clone(), CancellationToken::new()).now_or_never();
+        assert_eq!(said(50).await.0, StatusCode::OK, "they have not begun");
+        assert_eq!(beats(), None, "it goes on");
+        assert_eq!(said(80).await.0, StatusCode::OK);
+        let (status, why) = said(81).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(why.contains("have stood for 31 s"), "{why}");
+        assert_eq!(beats(), None, "it goes on");
+        assert_eq!(said(81).await.0, StatusCode::OK);
     }
 
     #[tokio::test]

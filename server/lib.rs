@@ -119,6 +119,8 @@ pub struct App {
     pub cloud_monitoring: Arc<export::cloud_monitoring::Told>,
     /// How commits go.
     pub commits: Arc<commit::CommitHealth>,
+    /// Whether the threads that take data in and judge go on.
+    pub pulse: Arc<health::Pulse>,
     /// Told when what open pages show may have changed.
     pub news: watch::Sender<()>,
     /// Cancelled when the server is to end.
@@ -162,6 +164,7 @@ impl App {
             cloud_monitoring: Arc::default(),
             savings: Arc::default(),
             commits: Arc::default(),
+            pulse: Arc::default(),
             news: watch::Sender::default(),
             stop: CancellationToken::new(),
             room: disk::free,

@@ -30,6 +30,7 @@ use gpufleet_server::{
 };
 use gpufleet_spool::disk::RealDisk;
 use gpufleet_telemetry::time::Clock;
+use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +44,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// How long open connections may go on after the server was asked to stop.
 const CONNECTIONS_END: Duration = Duration::from_secs(3);
+
+/// Threads that answer on the web port and do nothing else: the data of a tick keeps as many threads as there are cores
+/// busy for a second, and a request would wait behind it at every step. What takes long has others
+/// (`gpufleet_server::threads`).
+const WEB_THREADS: usize = 2;
 
 /// Takes what the agents of a GPU fleet send, keeps it, says what it means, and shows it.
 #[derive(Parser)]
@@ -85,7 +91,11 @@ fn main() -> anyhow::Result<()> {
         .build()
         .context("cannot start the runtime")?;
     match arguments.command {
-        None => runtime.block_on(run(sources, config)),
+        None => {
+            // It ends first: what it still does rests on the other.
+            let web = web_threads()?;
+            runtime.block_on(run(sources, config, web.handle()))
+        }
         Some(Command::Notify(Ask::Test { channel })) => {
             runtime.block_on(test_channel(&config, &channel))
         }
@@ -94,6 +104,14 @@ fn main() -> anyhow::Result<()> {
             runtime.block_on(commands::run(command, &config, now))
         }
     }
+}
+
+/// The runtime of the web port.
+fn web_threads() -> anyhow::Result<Runtime> {
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    threads.worker_threads(WEB_THREADS).thread_name("web");
+    let threads = threads.enable_all().build();
+    threads.context("cannot start the threads of the web port")
 }
 
 /// Sends a test to each receiver of a channel; an error when one of them does not have it.
@@ -121,7 +139,7 @@ async fn test_channel(config: &Config, channel: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn run(sources: Sources, config: Config) -> anyhow::Result<()> {
+async fn run(sources: Sources, config: Config, web: &Handle) -> anyhow::Result<()> {
     let traces = log::start("gpufleet-server", &config.trace)?;
     files::raise();
     // Before a database is opened, which may change its schema.
@@ -161,7 +179,7 @@ async fn run(sources: Sources, config: Config) -> anyhow::Result<()> {
     tasks.spawn(named("remote write", pushing));
     let pushing = cloud_monitoring::run(app.clone(), to_cloud, stop.clone());
     tasks.spawn(named("Cloud Monitoring", pushing));
-    open_doors(&app, &ingest, &stop, &mut tasks).await?;
+    open_doors(&app, &ingest, (&stop, web), &mut tasks).await?;
     let mut leased = None;
     let working = async {
         let work = lead_and_write(&app, &ingest, (spool, &holder), &mut leased, &stop);
@@ -196,6 +214,8 @@ fn begin_tasks(
     stop: &CancellationToken,
 ) -> JoinSet<&'static str> {
     let mut tasks = JoinSet::new();
+    let beating = health::beat(app.clone(), stop.clone());
+    tasks.spawn(named("the sign of life", beating));
     tasks.spawn(named("prices", money::run(app.clone(), stop.clone())));
     let advising = money::advice::run(app.clone(), stop.clone());
     tasks.spawn(named("advice", advising));
@@ -250,38 +270,52 @@ async fn lead_and_write(
     Box::pin(lead::hold(app, right.token, stop, work)).await
 }
 
-/// Opens every door and serves it until told to stop.
+/// Opens every door and serves it until told to stop, that of the web on its own threads.
 async fn open_doors(
     app: &App,
     ingest: &Ingest,
-    stop: &CancellationToken,
+    (stop, web): (&CancellationToken, &Handle),
     tasks: &mut JoinSet<&'static str>,
 ) -> anyhow::Result<()> {
-    let settings = &app.config.ingest;
-    for ((what, door), address, role, router) in [
+    let (settings, own) = (&app.config.ingest, &Handle::current());
+    for ((what, door), address, role, router, threads) in [
         (
             ("OTLP over gRPC", Door::Grpc),
             &settings.grpc_listen,
             Role::Ingest,
             ingest::grpc_router(ingest),
+            own,
         ),
         (
             ("OTLP over HTTP", Door::Http),
             &settings.http_listen,
             Role::Ingest,
             ingest::http_router(ingest),
+            own,
         ),
         (
             ("pages and API", Door::Web),
             &app.config.web.listen,
             Role::Read,
             gpufleet_server::web::router(app.clone()).merge(health::router(app.clone())),
+            web,
         ),
     ] {
-        let listener = listen((what, door), address, app, role).await?;
-        tasks.spawn(named(what, serve(what, listener, router, stop.clone())));
+        let listening = listen((what, door), address.clone(), app.clone(), role);
+        let listener = threads.spawn(listening).await.context(what)??;
+        let serving = serve(what, listener, router, stop.clone());
+        tasks.spawn(named(what, on(threads.clone(), serving)));
     }
     Ok(())
+}
+
+/// A task on the threads of a runtime, for as long as it goes on; its panic is told as if it were here.
+async fn on(threads: Handle, task: impl Future<Output = ()> + Send + 'static) {
+    if let Err(error) = threads.spawn(task).await
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
+    }
 }
 
 /// A task that says which one it was when it ends.
@@ -324,11 +358,11 @@ async fn commit_all(app: &App, leased: &Leased, stop: &CancellationToken) -> Res
 /// Binds a listener, unless others could reach it unprotected.
 async fn listen(
     (what, door): (&'static str, Door),
-    address: &str,
-    app: &App,
+    address: String,
+    app: App,
     role: Role,
 ) -> anyhow::Result<Listener> {
-    let addresses: Vec<_> = tokio::net::lookup_host(address)
+    let addresses: Vec<_> = tokio::net::lookup_host(&address)
         .await
         .with_context(|| format!("{what}: {address} is not an address and port"))?
         .collect();
@@ -342,10 +376,9 @@ async fn listen(
         })?;
     let tls = app.access.tls();
     let is_tls = tls.is_some();
-    let told = app.clone();
     let refused = move |peer: std::net::SocketAddr| {
-        let now = told.clock.now();
-        told.refusals.note(door, Reason::Tls, Some(peer.ip()), now);
+        let now = app.clock.now();
+        app.refusals.note(door, Reason::Tls, Some(peer.ip()), now);
     };
     let listener = Listener::telling(socket, tls, ingest::MAX_CONNECTIONS, Arc::new(refused))?;
     let address = axum::serve::Listener::local_addr(&listener)?;
@@ -381,6 +414,9 @@ fn stop_when_told(stop: CancellationToken) {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+    use futures::future::BoxFuture;
+
     use super::*;
 
     #[tokio::test]
@@ -392,6 +428,33 @@ mod tests {
         let gone = stop_when_one_ends(&mut tasks, &stop).await;
         assert_eq!(gone.as_deref(), Some("the ledger"));
         assert!(stop.is_cancelled());
+    }
+
+    async fn panics() {
+        panic!("as told");
+    }
+
+    #[test]
+    fn a_task_on_other_threads_is_named_when_it_ends_and_its_panic_is_told() {
+        let (own, web) = (Runtime::new().unwrap(), web_threads().unwrap());
+        let ended = |task: BoxFuture<'static, ()>| {
+            own.block_on(async {
+                let stop = CancellationToken::new();
+                let mut tasks = JoinSet::new();
+                tasks.spawn(named("pages", on(web.handle().clone(), task)));
+                let gone = stop_when_one_ends(&mut tasks, &stop).await;
+                gone.expect("it ended by itself")
+            })
+        };
+        let (tell, told) = std::sync::mpsc::channel();
+        let task = async move {
+            let thread = std::thread::current();
+            tell.send(thread.name().map(str::to_owned)).unwrap();
+        };
+        assert_eq!(ended(task.boxed()), "pages");
+        assert_eq!(told.recv().unwrap().as_deref(), Some("web"));
+        let panicked = ended(panics().boxed());
+        assert!(panicked.contains("as told"), "{panicked}");
     }
 
     #[tokio::test]

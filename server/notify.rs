@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::App;
+use crate::threads::apart;
 use crate::view;
 use crate::words::incident::place_words;
 
@@ -245,8 +246,7 @@ impl Channels {
 /// The fleet as it is, which tells a GPU's place in its node. A walk over all GPUs keeps nobody waiting.
 async fn picture(app: &App) -> view::FleetView {
     let app = app.clone();
-    let gathered = tokio::task::spawn_blocking(move || view::gather::gather(&app)).await;
-    gathered.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    apart(move || view::gather::gather(&app)).await
 }
 
 impl Receiver {

@@ -8,7 +8,7 @@
 //! Limits: [`MAX_RUNS`], [`MAX_RANKS`], [`MAX_STEP_BYTES`]; per rank [`ring::MAX_BLOCKS`]. For a run that is more than that
 //! one that is over leaves the memory ([`room`]), or it is refused and counted; more steps shorten their rank.
 //!
-//! Read in this order: [`facts`], [`belief`], [`ring`], [`room`], [`recall`], [`complete`], [`state`], [`watch`],
+//! Read in this order: [`facts`], [`ranks`], [`belief`], [`ring`], [`room`], [`recall`], [`complete`], [`state`], [`watch`],
 //! [`blind`]; then what is shown of them: [`history`], [`figures`], [`heat`], [`goodput`], [`cost`],
 //! [`scaling`], [`reliability`], [`compare`], [`repeats`], [`ladder`], [`words`], [`advice`].
 
@@ -27,6 +27,7 @@ use crate::fleet::{Live, LiveValue};
 use crate::store::model::ResourceKey;
 
 pub mod facts;
+mod ranks;
 mod belief;
 pub mod ring;
 mod room;
@@ -61,6 +62,7 @@ mod tests;
 
 pub use complete::{CompleteStep, Place, RankStep};
 pub use facts::{RankFacts, RunFacts};
+pub use ranks::Ranks;
 pub use recall::recall;
 pub use state::State;
 pub use stored::{stored, stored_steps};
@@ -121,7 +123,7 @@ pub struct Run {
     /// What is known of it.
     pub facts: RunFacts,
     /// Its ranks by number.
-    pub ranks: BTreeMap<u32, Rank>,
+    pub ranks: Ranks,
     /// What was judged of it in the last round; nothing before its first complete step.
     pub judged: Option<Judged>,
     /// The same by the times of its collectives; none where its steps say it, or these do not.
@@ -310,7 +312,7 @@ impl Runs {
         self.lock().runs.keys().cloned().collect()
     }
 
-    /// A run as it is now. Costs a copy of what is known of its ranks; their steps are shared.
+    /// A run as it is now. Its ranks are shared with it until they change.
     pub fn get(&self, key: &RunKey) -> Option<Run> {
         self.lock().runs.get(key).cloned()
     }
@@ -419,8 +421,9 @@ impl Run {
     /// stays to be told.
     fn drain(&mut self, key: &RunKey, needed: impl Fn(&RunKey) -> bool) -> Option<KnownRun> {
         let is_part = !self.is_recalled;
-        let told = |rank: (&u32, &mut Rank)| rank.1.drain(*rank.0, is_part);
-        let ranks: Vec<_> = self.ranks.iter_mut().filter_map(told).collect();
+        let due = self.ranks.changing(Rank::is_due);
+        let told = due.map(|(number, rank)| (*number, rank.drain(is_part)));
+        let ranks: Vec<_> = told.collect();
         let is_due = self.facts.heard.since(self.told) >= TOLD_EVERY;
         if !self.changed && !is_due && ranks.is_empty() && !needed(key) {
             return None;
@@ -436,14 +439,15 @@ impl Run {
 }
 
 impl Rank {
-    /// The same of a rank.
-    fn drain(&mut self, number: u32, is_part: bool) -> Option<(u32, RankFacts)> {
-        let is_due = self.facts.heard.since(self.told) >= TOLD_EVERY;
-        if !self.changed && !is_due {
-            return None;
-        }
+    /// Whether the store is to be told of it.
+    fn is_due(&self) -> bool {
+        self.changed || self.facts.heard.since(self.told) >= TOLD_EVERY
+    }
+
+    /// What the store is to be told of it.
+    fn drain(&mut self, is_part: bool) -> RankFacts {
         (self.changed, self.told) = (is_part, self.facts.heard);
-        Some((number, self.facts.clone()))
+        self.facts.clone()
     }
 }
 

@@ -5,8 +5,8 @@
 //! incident. What has no price stands behind what has one and is in no sum. What is simulated is a section
 //! of its own, what is recorded is counted and costs nothing. Budgets stand apart: what is over one is no waste.
 //!
-//! Limits: made again at most once in [`FRESH_FOR`], [`MAX_WASTE`] rows and [`MAX_CHANGES`] changes a
-//! section; how many more there are is said.
+//! Limits: made again at most once in [`FRESH_FOR`], and nobody waits for that while the last one is younger than
+//! [`STANDS_FOR`]; [`MAX_WASTE`] rows and [`MAX_CHANGES`] changes a section; how many more there are is said.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -22,11 +22,13 @@ use gpufleet_telemetry::time::Timestamp;
 use crate::App;
 use crate::answers::Answers;
 use crate::auth::Grant;
+use crate::money::Terms;
 use crate::money::now::{self, MoneySnapshot};
 use crate::money::savings::Savings;
 use crate::money::savings::reached::Reached;
 use crate::money::tables::Targets;
 use crate::runs::RunKey;
+use crate::threads::apart;
 use crate::view::{Counts, FleetView};
 use crate::words::text::grouped;
 
@@ -51,6 +53,9 @@ pub use waste::{Kind, Waste};
 
 /// How long an answer is kept: agents ship every 10 s, so more often would show nothing new.
 const FRESH_FOR: Duration = Duration::from_secs(10);
+
+/// How old an answer may be that is given while the next one is made; it says when it was.
+const STANDS_FOR: Duration = Duration::from_secs(30);
 
 /// Most readers with rights of their own whose answers are kept: one for each cluster that a token is
 /// bound to, and one for all.
@@ -166,64 +171,92 @@ impl Todays {
     ) -> Arc<Today> {
         let (own, view, specs) = (app.clone(), Arc::clone(view), Arc::clone(specs));
         let seen = grant.clone();
-        let making = async move {
-            let saved = own.savings.last(&own, &specs, &seen, view.at);
-            Ok(make(&own, &view, &specs, &seen, saved.as_deref()).await)
-        };
-        let Ok(today) = self.0.get(grant.cluster.clone(), &app.clock, making).await;
+        let making = async move { Ok(make(own, view, specs, seen).await) };
+        let (todays, asked) = (&self.0, grant.cluster.clone());
+        let made = todays.get_standing(asked, &app.clock, STANDS_FOR, making);
+        let Ok(today) = made.await;
         today
     }
 }
 
-async fn make(
-    app: &App,
-    view: &FleetView,
-    specs: &Specs,
-    grant: &Grant,
-    saved: Option<&Savings>,
-) -> Today {
-    let past = changes::read(app, grant, view.at).await;
+/// What a [`Look`] is at.
+struct Seen {
+    app: App,
+    view: Arc<FleetView>,
+    specs: Arc<Specs>,
+    found: Arc<MoneySnapshot>,
+    terms: Arc<Terms>,
+    open: Vec<Incident>,
+    saved: Option<Arc<Savings>>,
+}
+
+impl Seen {
+    fn look(&self) -> Look<'_> {
+        Look {
+            app: &self.app,
+            view: &self.view,
+            specs: &self.specs,
+            found: &self.found,
+            targets: &self.terms.targets,
+            owners: &self.terms.owners,
+            open: &self.open,
+            reached: self.saved.as_ref().map(|it| &it.reached),
+            is_sized: self.saved.is_some(),
+            at: self.view.at,
+        }
+    }
+}
+
+async fn make(app: App, view: Arc<FleetView>, specs: Arc<Specs>, grant: Grant) -> Today {
+    let saved = app.savings.last(&app, &specs, &grant, view.at);
+    let past = changes::read(&app, &grant, view.at).await;
     let past_failed = past.is_err();
     let past = past.unwrap_or_else(|error| {
         tracing::error!(%error, "what happened in the last day cannot be read");
         changes::Past::default()
     });
     let terms = app.money.terms();
-    let found = now::walked(app, &terms, grant, view.at).await;
-    let mut open = app.incidents.open(grant);
-    let budgets = budgets::over(app, &open, view.at);
+    let found = now::walked(&app, &terms, &grant, view.at).await;
+    let mut open = app.incidents.open(&grant);
+    let budgets = budgets::over(&app, &open, view.at);
     open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
-    let look = Look {
+    let seen = Seen {
         app,
         view,
         specs,
-        found: &found,
-        targets: &terms.targets,
-        owners: &terms.owners,
-        open: &open,
-        reached: saved.map(|it| &it.reached),
-        is_sized: saved.is_some(),
-        at: view.at,
+        found,
+        terms,
+        open,
+        saved,
     };
-    let mut rows = waste::idle(&look);
-    rows.extend(waste::held_back(&look));
-    rows.extend(waste::incidents(&look));
-    let (below, unrated) = training::below_target(&look);
-    rows.extend(below);
-    rows.extend(training::failed(&look, &past.failed).await);
-    rows.extend(saved.into_iter().flat_map(right_size::rows));
-    let sections = [Origin::Live, Origin::Simulated].into_iter();
-    let sections = sections.filter(|origin| view.of(*origin).next().is_some());
-    Today {
-        at: view.at,
-        currency: terms.sources.cost.currency.clone(),
+    let failed = training::failed(&seen.look(), &past.failed).await;
+    // Beside the threads that answer: it looks at every GPU and run.
+    let looking = move || Today {
+        at: seen.view.at,
+        currency: seen.terms.sources.cost.currency.clone(),
         budgets,
-        sections: sections
-            .map(|origin| section(&look, origin, &rows, &unrated, &past))
-            .collect(),
-        recorded: view.counts(Origin::Recorded).all,
+        sections: sections(&seen, failed, &past),
+        recorded: seen.view.counts(Origin::Recorded).all,
         past_failed,
-    }
+    };
+    apart(looking).await
+}
+
+/// What is live and what is simulated, each where there is some.
+fn sections(seen: &Seen, failed: Vec<Waste>, past: &changes::Past) -> Vec<Section> {
+    let look = &seen.look();
+    let mut rows = waste::idle(look);
+    rows.extend(waste::held_back(look));
+    rows.extend(waste::incidents(look));
+    let (below, unrated) = training::below_target(look);
+    rows.extend(below);
+    rows.extend(failed);
+    rows.extend(seen.saved.iter().flat_map(|it| right_size::rows(it)));
+    let sections = [Origin::Live, Origin::Simulated].into_iter();
+    let sections = sections.filter(|origin| look.view.of(*origin).next().is_some());
+    sections
+        .map(|origin| section(look, origin, &rows, &unrated, past))
+        .collect()
 }
 
 fn section(

@@ -21,7 +21,12 @@ async fn doctor(lives: Vec<Live>, grant: &Grant) -> Doctor {
     for live in lives {
         app.fleet.put_for_tests(live);
     }
-    make(&app, &view, &Specs::default(), grant).await
+    looked_at(&app, &view, grant).await
+}
+
+async fn looked_at(app: &App, view: &Arc<FleetView>, grant: &Grant) -> Doctor {
+    let (view, grant) = (Arc::clone(view), grant.clone());
+    make(app.clone(), view, Arc::default(), grant).await
 }
 
 fn found<'a>(doctor: &'a Doctor, id: &str) -> &'a Finding {
@@ -177,16 +182,16 @@ async fn what_was_refused_or_left_out_lately_is_found_and_what_is_long_ago_is_ov
     refuse(Door::Grpc, Reason::Forbidden, 60);
     refuse(Door::Http, Reason::NoToken, 3_600);
     refuse(Door::Web, Reason::NoToken, 1);
-    let view = FleetView {
+    let view = Arc::new(FleetView {
         at: now,
         ..FleetView::default()
-    };
-    let doctor = make(&app, &view, &Specs::default(), &Grant::default()).await;
+    });
+    let doctor = looked_at(&app, &view, &Grant::default()).await;
     let refused = doctor.findings.iter().filter(|it| it.check == "refused");
     let ids: Vec<_> = refused.map(|it| it.id.as_str()).collect();
     assert_eq!(ids, ["refused-grpc-forbidden"]);
     app.store.close().await;
-    let doctor = make(&app, &view, &Specs::default(), &Grant::default()).await;
+    let doctor = looked_at(&app, &view, &Grant::default()).await;
     assert_eq!(found(&doctor, "database").severity, Severity::Error);
 }
 
@@ -202,21 +207,21 @@ async fn each_way_on_which_minutes_are_pushed_is_looked_at() {
     config.cloud_monitoring.project = "fleet".to_owned();
     let store = store.expect("it opens");
     let app = App::new(config, store, Access::default(), clock);
-    let view = FleetView {
+    let view = Arc::new(FleetView {
         at: fixture::NOW,
         ..FleetView::default()
-    };
+    });
     let grant = Grant::default();
-    let doctor = make(&app, &view, &Specs::default(), &grant).await;
+    let doctor = looked_at(&app, &view, &grant).await;
     assert!(matches!(outcome(&doctor, "exports"), Outcome::NotChecked(why) if why.contains("due")));
     let pushed = &app.cloud_monitoring.pushed;
     let minute = fixture::NOW.minute().0;
     pushed.newest.store(minute - 2, Relaxed);
-    let doctor = make(&app, &view, &Specs::default(), &grant).await;
+    let doctor = looked_at(&app, &view, &grant).await;
     assert_eq!(outcome(&doctor, "exports"), &Outcome::Fine);
     pushed.newest.store(minute - 60, Relaxed);
     pushed.refused.store(3, Relaxed);
-    let doctor = make(&app, &view, &Specs::default(), &grant).await;
+    let doctor = looked_at(&app, &view, &grant).await;
     let behind = found(&doctor, "exports-cloud_monitoring-behind");
     let end = fixture::NOW.minute().0 - 59;
     let end = gpufleet_telemetry::time::Minute(end).start();
@@ -227,7 +232,7 @@ async fn each_way_on_which_minutes_are_pushed_is_looked_at() {
         let id = format!("exports-cloud_monitoring-{id}");
         assert!(doctor.findings.iter().all(|it| it.id != id));
         told.count(reason, 7);
-        let doctor = make(&app, &view, &Specs::default(), &grant).await;
+        let doctor = looked_at(&app, &view, &grant).await;
         let what = &found(&doctor, &id).what;
         assert!(what.starts_with("7 points"), "{what}");
     }
@@ -261,8 +266,8 @@ async fn a_disk_with_little_room_is_found_and_one_that_does_not_say_was_not_look
             room,
             ..app.clone()
         };
-        let view = FleetView::default();
-        make(&app, &view, &Specs::default(), &Grant::default()).await
+        let view = Arc::default();
+        looked_at(&app, &view, &Grant::default()).await
     };
     for (room, severity) in [
         ((|_| Some(900_000_000)) as disk::Room, Severity::Error),
@@ -288,8 +293,8 @@ async fn a_month_whose_money_is_not_all_told_is_a_warning_of_its_own() {
     let clock = Arc::new(SystemClock::start());
     let app = App::new(Config::for_tests(), store, Access::default(), clock);
     let looked = async || {
-        let view = FleetView::default();
-        make(&app, &view, &Specs::default(), &Grant::default()).await
+        let view = Arc::default();
+        looked_at(&app, &view, &Grant::default()).await
     };
     let doctor = looked().await;
     assert!(matches!(
@@ -333,8 +338,8 @@ async fn a_target_for_a_team_or_a_cluster_that_there_is_not_is_found() {
     config.cost.team_labels = Vec::new();
     let clock = Arc::new(SystemClock::start());
     let app = App::new(config, store, Access::default(), clock);
-    let view = FleetView::default();
-    let doctor = make(&app, &view, &Specs::default(), &Grant::default()).await;
+    let view = Arc::default();
+    let doctor = looked_at(&app, &view, &Grant::default()).await;
     let of = |id| found(&doctor, id);
     assert_eq!(of("targets-0").severity, Severity::Info);
     assert!(of("targets-0").what.contains("cluster \"prdo\""));

@@ -11,6 +11,7 @@ use std::time::Duration;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::wire::Lane;
 
+use super::pending::Waited;
 use super::shard::Shard;
 use super::{FOREIGN_AGENT, Fleet, lock, lock_commit};
 use crate::runs::{RunKey, StepDelta};
@@ -68,13 +69,17 @@ impl Fleet {
         let mut bytes = LaneBytes::default();
         let (mut oldest, mut votes) = (Vec::new(), Vec::new());
         for shard in &self.shards {
-            let shard = &mut *lock(shard);
+            let mut shard = lock(shard);
             let resources = shard.resources.values_mut();
             oldest.extend(resources.filter_map(|it| it.oldest_live.take()));
             votes.extend(shard.agents.values().filter_map(|it| it.vote(now)));
-            self.drain(shard, now, &mut commit);
+            let waited = self.drain(&mut shard, now, &mut commit);
             bytes.live += std::mem::take(&mut shard.bytes.live);
             bytes.backfill += std::mem::take(&mut shard.bytes.backfill);
+            // Data that comes in waits for the shard, not for its rows to be made.
+            drop(shard);
+            let rows = waited.into_iter().flat_map(Waited::rows);
+            commit.minutes.extend(rows);
         }
         let clock = self.server_clock.lock();
         let mut clock = clock.unwrap_or_else(PoisonError::into_inner);
@@ -161,7 +166,9 @@ impl Fleet {
         live + self.pending.of(Lane::Backfill).load(Ordering::Relaxed)
     }
 
-    fn drain(&self, shard: &mut Shard, now: Timestamp, commit: &mut Commit) {
+    /// Hands out what a shard has for the commit: its minutes as they were folded.
+    fn drain(&self, shard: &mut Shard, now: Timestamp, commit: &mut Commit) -> Vec<Waited> {
+        let mut waited = Vec::new();
         commit.events.append(&mut shard.events);
         commit.gaps.append(&mut shard.gaps);
         commit.steps.append(&mut shard.steps);
@@ -187,9 +194,10 @@ impl Fleet {
                 });
             }
             commit.holders.append(&mut tracked.holding.met());
-            commit.minutes.extend(tracked.drain());
+            waited.extend(tracked.take());
         }
         self.forget(shard, now);
+        waited
     }
 
     /// Forgets resources and agents that were silent for long; the store keeps what it has of them.

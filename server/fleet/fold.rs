@@ -9,7 +9,7 @@ use std::time::Duration;
 use gpufleet_analysis::states::{Edge, HealthEvent, Policy, Recent};
 use gpufleet_telemetry::catalog::{Kind, MetricId, gpu};
 use gpufleet_telemetry::identity::{AgentId, Origin, Part, Resource, attribute};
-use gpufleet_telemetry::minute::{Aggregate, Bitmaps, Counter, MinuteRow, seconds_by_minute};
+use gpufleet_telemetry::minute::{Aggregate, Bitmaps, Counter, seconds_by_minute};
 use gpufleet_telemetry::otlp::{DecodedPoint, DecodedResource};
 use gpufleet_telemetry::sample::Reading;
 use gpufleet_telemetry::tick::PointValue;
@@ -19,8 +19,9 @@ use gpufleet_telemetry::wire::Lane;
 use super::drops::{Drop, Drops};
 use super::holding::Holding;
 use super::live::{Live, LiveValue, Told};
+use super::pending::{Pending, Waited};
 use crate::runs::Heard;
-use crate::store::model::{MinuteDelta, ResourceKey};
+use crate::store::model::ResourceKey;
 
 /// Most readings kept live of one resource: the catalog's GPU metrics and 1,024 parts of two kinds.
 pub const MAX_VALUES: usize = 2_304;
@@ -34,15 +35,6 @@ const MAX_FUTURE: i64 = 300 * NANOS_PER_SECOND;
 
 /// Points older than this are left out: PostgreSQL keeps minutes for 7 days, and a spool 24 h.
 const MAX_AGE: i64 = 7 * 86_400 * NANOS_PER_SECOND;
-
-/// What a minute that waits for its commit takes, without its metrics, in bytes.
-const MINUTE_BYTES: usize = 192;
-
-/// What one metric of such a minute takes: in the delta and in the row it becomes.
-const AGGREGATE_BYTES: usize = 80;
-
-/// The same of a counter: it has its runs on the heap.
-const COUNTER_BYTES: usize = 112;
 
 /// What is the same for all points of a request.
 #[derive(Debug, Clone, Copy)]
@@ -94,24 +86,11 @@ pub(super) struct Tracked {
     pub(super) oldest_live: Option<Timestamp>,
     /// The length of the newest tick of any lane, nanoseconds.
     interval_nanos: i64,
-    /// By minute, ascending.
-    pending: Vec<Pending>,
+    pending: Pending,
     /// Who holds it, as it was last told.
     pub(super) holding: Holding,
     /// When parts were last forgotten.
     pruned: Minute,
-}
-
-#[derive(Debug)]
-struct Pending {
-    minute: Minute,
-    bitmaps: Bitmaps,
-    /// The seconds of each holder.
-    holders: Vec<(i64, u64)>,
-    /// By metric number, ascending.
-    metrics: Vec<(MetricId, Aggregate)>,
-    /// By metric number, ascending.
-    counters: Vec<(MetricId, Counter)>,
 }
 
 impl Tracked {
@@ -145,7 +124,7 @@ impl Tracked {
             told: Timestamp::default(),
             oldest_live: None,
             interval_nanos: 0,
-            pending: Vec::new(),
+            pending: Pending::default(),
             holding: Holding::default(),
             pruned: Minute::default(),
         }
@@ -241,7 +220,7 @@ impl Tracked {
             PointValue::Gauge { value, max } => {
                 let aggregate = Aggregate::of_gauge(value, max).ok_or(Drop::BadNumber)?;
                 if keeps_minute {
-                    *grown += self.aggregate(minute_of(at), metric.id, aggregate);
+                    *grown += self.pending.aggregate(minute_of(at), metric.id, aggregate);
                 }
                 (Ok(value), max)
             }
@@ -250,7 +229,7 @@ impl Tracked {
                 let counter = Counter::point(value, millis(begins, since), millis(begins, at))
                     .ok_or(Drop::BadNumber)?;
                 if keeps_minute {
-                    *grown += self.count(minute_of(at), metric.id, counter);
+                    *grown += self.pending.count(minute_of(at), metric.id, counter);
                 }
                 (Ok(value), None)
             }
@@ -272,14 +251,10 @@ impl Tracked {
     ) -> usize {
         let seconds = end.since(start).div_euclid(NANOS_PER_SECOND);
         let seconds = u32::try_from(seconds).unwrap_or(0).min(SECONDS_PER_MINUTE);
+        let holder = (metric == gpu::HELD.id && holder > 0).then_some(holder);
         let mut grown = 0;
         for (minute, bits) in seconds_by_minute(start, seconds, bits) {
-            let (pending, new) = self.pending(minute);
-            pending.bitmaps.set(metric, bits);
-            if metric == gpu::HELD.id && holder > 0 {
-                pending.holders.push((holder, bits));
-            }
-            grown += new;
+            grown += self.pending.bits(minute, (metric, holder), bits);
         }
         if fold.lane == Lane::Live && start >= self.live.bits_start {
             if start > self.live.bits_start {
@@ -289,54 +264,6 @@ impl Tracked {
             self.live.bits.set(metric, bits);
         }
         grown
-    }
-
-    fn aggregate(&mut self, minute: Minute, metric: MetricId, aggregate: Aggregate) -> usize {
-        let (pending, mut grown) = self.pending(minute);
-        let place = pending.metrics.partition_point(|(id, _)| *id < metric);
-        match pending.metrics.get_mut(place) {
-            Some((id, known)) if *id == metric => known.merge(&aggregate),
-            _ => {
-                pending.metrics.insert(place, (metric, aggregate));
-                grown += AGGREGATE_BYTES;
-            }
-        }
-        grown
-    }
-
-    fn count(&mut self, minute: Minute, metric: MetricId, counter: Counter) -> usize {
-        let (pending, mut grown) = self.pending(minute);
-        match pending
-            .counters
-            .binary_search_by_key(&metric, |(id, _)| *id)
-        {
-            Ok(place) => pending.counters[place].1.merge(&counter),
-            Err(place) => {
-                pending.counters.insert(place, (metric, counter));
-                grown += COUNTER_BYTES;
-            }
-        }
-        grown
-    }
-
-    fn pending(&mut self, minute: Minute) -> (&mut Pending, usize) {
-        let place = self.pending.partition_point(|it| it.minute < minute);
-        let is_known = self
-            .pending
-            .get(place)
-            .is_some_and(|it| it.minute == minute);
-        if !is_known {
-            let pending = Pending {
-                minute,
-                bitmaps: Bitmaps::default(),
-                holders: Vec::new(),
-                metrics: Vec::new(),
-                counters: Vec::new(),
-            };
-            self.pending.insert(place, pending);
-        }
-        let grown = if is_known { 0 } else { MINUTE_BYTES };
-        (&mut self.pending[place], grown)
     }
 
     /// Sets a live value. `hint` is where the one after the last one stands.
@@ -454,25 +381,9 @@ impl Tracked {
         }
     }
 
-    /// Hands out what waits to be committed.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = MinuteDelta> + '_ {
-        let key = &self.live.key;
-        self.pending.drain(..).map(|pending| {
-            let mut row = MinuteRow {
-                bitmaps: pending.bitmaps,
-                metrics: pending.metrics.into_iter().collect(),
-                counters: pending.counters.into_iter().collect(),
-                ..MinuteRow::default()
-            };
-            for (holder, seconds) in pending.holders {
-                row.hold(holder, seconds);
-            }
-            MinuteDelta {
-                key: key.clone(),
-                minute: pending.minute,
-                row,
-            }
-        })
+    /// Hands out what waits to be committed; none where nothing does.
+    pub(super) fn take(&mut self) -> Option<Waited> {
+        self.pending.take(&self.live.key)
     }
 }
 

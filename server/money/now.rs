@@ -81,6 +81,8 @@ pub struct Unpriced {
 /// What stands now.
 #[derive(Debug, Default)]
 pub struct MoneySnapshot {
+    /// When that was.
+    pub at: Timestamp,
     /// What is idle, the dearest and then the longest first.
     pub idle: Vec<Idle>,
     /// What drains, and what is unhealthy because its node is not ready.
@@ -130,9 +132,9 @@ struct IdleCandidate {
     is_free: bool,
 }
 
-/// What [`now`] said last, by the only cluster that a reader may see: made at most once in
+/// What [`now`] said last, by the only cluster that a reader may see and by the terms: made at most once in
 /// [`FRESH_FOR`] for all who ask.
-pub(super) struct Snapshots(Answers<Option<Arc<str>>, MoneySnapshot, Infallible>);
+pub(super) struct Snapshots(Answers<(Option<Arc<str>>, u64), MoneySnapshot, Infallible>);
 
 impl Default for Snapshots {
     fn default() -> Self {
@@ -149,6 +151,7 @@ pub async fn walked(
     at: Timestamp,
 ) -> Arc<MoneySnapshot> {
     let (fleet, inventory) = (Arc::clone(&app.fleet), Arc::clone(&app.inventory));
+    let of = (grant.cluster.clone(), terms.number);
     let (terms, asked) = (Arc::clone(terms), grant.clone());
     let moment = Moment {
         at,
@@ -157,7 +160,7 @@ pub async fn walked(
     let making =
         async move { Ok(apart(move || now((&fleet, &inventory), &terms, &asked, moment)).await) };
     let snapshots = &app.money.snapshots.0;
-    let made = snapshots.get_standing(grant.cluster.clone(), &app.clock, STANDS_FOR, making);
+    let made = snapshots.get_standing(of, &app.clock, STANDS_FOR, making);
     let Ok(found) = made.await;
     found
 }
@@ -203,7 +206,10 @@ pub fn now(
             ResourceKind::Endpoint | ResourceKind::Rank => {}
         }
     });
-    let mut found = MoneySnapshot::default();
+    let mut found = MoneySnapshot {
+        at,
+        ..MoneySnapshot::default()
+    };
     for it in all {
         let key = &it.idle.key;
         if !it.is_share && cards.contains(&(Arc::clone(&key.cluster), key.id.to_string())) {

@@ -400,7 +400,7 @@ fn node(
         kind: ResourceKind::Node,
         id: name.into(),
     };
-    app.fleet.get(&key).map(|it| it.resource)
+    app.fleet.look(&key, |it| Arc::clone(&it.resource))
 }
 
 /// A node: its cluster and its name.

@@ -9,6 +9,7 @@
 //! counted.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpufleet_analysis::inventory;
 use gpufleet_analysis::money;
@@ -30,6 +31,9 @@ const MAX_FINDINGS: usize = 50;
 /// Most findings of one table that are told while there are others: what is wrong in the second is not
 /// hidden by the first.
 const MAX_OF_ONE: usize = 10;
+
+/// How many terms this process has made.
+static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// What terms are made from.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -62,6 +66,8 @@ pub struct Terms {
     pub findings: Vec<String>,
     /// What they were made from, beside what is shipped.
     pub sources: Sources,
+    /// Which of all that this process made: what is kept as worked out by them goes by it.
+    pub number: u64,
 }
 
 /// What a node is, as far as its price goes.
@@ -243,6 +249,7 @@ impl Terms {
             quotas,
             findings,
             sources,
+            number: MADE.fetch_add(1, Ordering::Relaxed),
         }
     }
 

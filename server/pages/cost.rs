@@ -3,8 +3,8 @@
 //!
 //! Live clusters are one sum; each simulated cluster has a section of its own, marked. The month comes
 //! from the ledger's days and is made again at most once in [`FRESH_FOR`], one at a time and to its end,
-//! whether who asked for it waits or not; nobody waits for it where the last one is no older than [`STANDS_FOR`]. What
-//! is idle is of this second.
+//! whether who asked for it waits or not; nobody waits for it where the last one at the same prices is no older than
+//! [`STANDS_FOR`]. What is idle is of the last seconds. Both say of which moment they are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,8 +56,9 @@ use which::Which;
 /// How old the month may be: the ledger's hours change every five minutes.
 const FRESH_FOR: Duration = Duration::from_secs(60);
 
-/// How old a month may be that is given while the next one is made.
-const STANDS_FOR: Duration = Duration::from_secs(120);
+/// How old a month may be that is given while the next one is made: who looks now and then does not wait, and it is a
+/// quarter of an hour of a month.
+const STANDS_FOR: Duration = Duration::from_secs(900);
 
 /// Most rows of a table.
 const MAX_ROWS: usize = 50;
@@ -106,9 +107,13 @@ struct Section {
     states: Vec<states::Row>,
     /// The month in one line, without its full stop.
     line: Said,
+    /// When it was added up.
+    made_at: String,
     idle: Vec<idle::Row>,
     idle_more: usize,
     idle_sum: String,
+    /// Of which moment what is idle is.
+    idle_at: String,
     saved: savings::Part,
     serving: Vec<serving::Row>,
     serving_more: usize,
@@ -142,8 +147,8 @@ struct Notice {
 /// Months as they were last made, by what they are of: one is made at a time, each holds the days of a month.
 pub struct Months(Answers<Scope, Made, Arc<str>>);
 
-/// A cluster, or all live ones; and the month, as `2026-11`.
-type Scope = (Option<String>, String);
+/// A cluster, or all live ones; the month, as `2026-11`; and the number of the terms.
+type Scope = (Option<String>, String, u64);
 
 /// A month of who pays.
 struct TeamTime {
@@ -157,6 +162,8 @@ struct TeamTime {
 
 /// A month of a scope.
 struct Made {
+    /// When it was added up.
+    at: Timestamp,
     /// The month in words.
     title: String,
     /// Whether all of its days are over.
@@ -200,7 +207,7 @@ pub async fn show(
     let mut sections: Vec<Section> = Vec::new();
     let mut findings = terms.findings.clone();
     for (origin, cluster) in scopes(&view, grant, which.runs) {
-        let scope = (cluster.clone(), which.month.clone());
+        let scope = (cluster.clone(), which.month.clone(), terms.number);
         let made = match kept(&web, &terms, scope, frame.at).await {
             Ok(made) => made,
             Err(error) => return unread(frame, &error),
@@ -321,7 +328,7 @@ impl Default for Months {
 async fn make(
     store: Store,
     terms: Arc<Terms>,
-    (scope, month): Scope,
+    (scope, month, _): Scope,
     at: Timestamp,
 ) -> Result<Made, Arc<str>> {
     let asked = which::asked(&month, scope.clone(), at);
@@ -360,6 +367,7 @@ fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Ma
     let mut findings = month.findings;
     findings.extend(month.recorded.missing(&asked.days, at));
     Made {
+        at,
         title: asked.title.clone(),
         is_over: end_ms <= now_ms,
         before: report::month_of(Timestamp::from_millis(asked.before_day * MILLIS_PER_DAY)),
@@ -430,6 +438,8 @@ fn section(
             .collect(),
         states: states::rows(&made.whole, &made.currency),
         line: line::of(made),
+        made_at: text::moment(made.at),
+        idle_at: text::moment(found.at),
         idle_sum: idle::sum(&idle, &made.currency),
         idle: idle_rows,
         idle_more,

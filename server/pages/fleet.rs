@@ -1,9 +1,9 @@
 //! The fleet: one line that says it in words, the blind spots, and every GPU a tile on its node.
 //!
 //! Limits: a page of 10,000 GPUs is about 1.5 MB of very regular HTML, under 200 KB on the wire.
-//! It is rendered and packed once per picture and address, and kept for the readers of that second.
+//! It is rendered and packed at most once in [`FRESH_FOR`] for an address, beside the threads that answer. Nobody waits
+//! for that while the last rendering is younger than [`STANDS_FOR`]; each says of which moment its picture is.
 
-use std::collections::HashMap;
 use std::io::Write as _;
 use std::sync::Arc;
 
@@ -17,22 +17,26 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use gpufleet_analysis::ledger;
 use gpufleet_telemetry::identity::Origin;
-use gpufleet_telemetry::time::Timestamp;
 use serde::Deserialize;
-use tokio::sync::Mutex;
 
 use super::asked::{Path, Query};
 use super::frame::{Frame, Theme, html};
 use super::{day, incidents, problem, tiles, today};
+use crate::App;
+use crate::answers::Answers;
 use crate::auth::Grant;
+use crate::threads::apart;
 use crate::today::blind::{self, BlindSpot};
-use crate::view::{Counts, FleetView, GpuView};
+use crate::view::{Counts, FRESH_FOR, FleetView, GpuView, STANDS_FOR};
 use crate::web::{GZIP_LEVEL, Web};
 use crate::words;
 use crate::words::text::{self, Name, grouped};
 
-/// Renderings kept of one picture: pages and fragments in three themes, packed and not, and a few filters.
+/// Renderings that are kept, the newest: pages and fragments in three themes, packed and not, and a few filters.
 const KEPT_RENDERINGS: usize = 16;
+
+/// Renderings that are made at once: one that waits for its day keeps few others waiting.
+const AT_ONCE: usize = 4;
 
 /// What the address may ask for.
 #[derive(Debug, Clone, Default, Deserialize, PartialEq, Eq, Hash)]
@@ -42,13 +46,16 @@ pub struct Asked {
     pub state: Option<String>,
 }
 
-/// Renderings of the newest picture as they are sent, by who may see what and how it was asked for.
-#[derive(Default)]
-pub struct Renderings {
-    kept: Mutex<(Timestamp, HashMap<Key, Bytes>)>,
+/// The newest renderings as they are sent, by who may see what and how it was asked for.
+pub struct Renderings(Answers<Key, Bytes, Arc<askama::Error>>);
+
+impl Default for Renderings {
+    fn default() -> Self {
+        Self(Answers::new(FRESH_FOR, KEPT_RENDERINGS, AT_ONCE))
+    }
 }
 
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     state: Option<ledger::State>,
     theme: Theme,
@@ -57,6 +64,9 @@ struct Key {
     cluster: Option<Arc<str>>,
     host: String,
     is_packed: bool,
+    /// Whether it says that the database takes nothing, and that nothing is judged: neither is said late.
+    is_failing: bool,
+    is_unjudged: bool,
 }
 
 #[derive(Template)]
@@ -136,8 +146,8 @@ pub async fn show(
             }
         },
     };
-    let view = web.views.get(&web.app).await.seen_with(&frame.grant);
-    render(&web, &view, frame, (state, takes_gzip(&headers))).await
+    let all = Grant::default();
+    render(&web, all, frame, (state, takes_gzip(&headers))).await
 }
 
 /// `GET /clusters/{cluster}`: the same for one cluster.
@@ -160,12 +170,13 @@ pub async fn show_cluster(
             vec!["No agent has reported from a cluster with this name.".to_owned()],
         );
     }
-    render(&web, &view, frame, (None, takes_gzip(&headers))).await
+    render(&web, one, frame, (None, takes_gzip(&headers))).await
 }
 
+/// The page of one cluster, or of all, as it was last rendered or anew.
 async fn render(
-    web: &Web,
-    view: &Arc<FleetView>,
+    web: &Arc<Web>,
+    one: Grant,
     frame: Frame,
     (state, is_packed): (Option<ledger::State>, bool),
 ) -> Response {
@@ -177,55 +188,51 @@ async fn render(
         cluster: frame.grant.cluster.clone(),
         host: frame.host.clone(),
         is_packed,
+        is_failing: frame.store.is_failing,
+        is_unjudged: frame.unjudged.is_some(),
     };
-    let of_view = |kept: &(Timestamp, HashMap<Key, Bytes>)| {
-        let kept = Some(kept).filter(|it| it.0 == view.at);
-        kept.and_then(|it| it.1.get(&key).cloned())
+    let own = Arc::clone(web);
+    let making = async move {
+        let view = own.views.fresh(&own.app).await;
+        let view = view.seen_with(&frame.grant).seen_with(&one);
+        let days = day::of_clusters(&own, &view).await;
+        let making = move || rendered(&own.app, &view, frame, (state, is_packed), days);
+        apart(making).await.map_err(Arc::new)
     };
-    if let Some(body) = of_view(&*web.renderings.kept.lock().await) {
-        return sent(body, is_packed);
+    let renderings = &web.renderings.0;
+    let made = renderings.get_standing(key, &web.app.clock, STANDS_FOR, making);
+    match made.await {
+        Ok(body) => sent(Bytes::clone(&body), is_packed),
+        Err(error) => problem::broken(&error),
     }
-    // It may wait: nobody else is to wait with it.
-    let days = day::of_clusters(web, view).await;
-    let mut kept = web.renderings.kept.lock().await;
-    if let Some(body) = of_view(&kept) {
-        return sent(body, is_packed);
-    }
-    if kept.0 != view.at {
-        *kept = (view.at, HashMap::new());
-    }
+}
+
+/// The page as it is sent, with the last day of each of the first clusters.
+fn rendered(
+    app: &App,
+    view: &FleetView,
+    frame: Frame,
+    (state, is_packed): (Option<ledger::State>, bool),
+    days: Vec<day::Day>,
+) -> askama::Result<Bytes> {
     let frame = Frame {
         at: view.at,
         ..frame
     };
-    let mut open = web.app.incidents.open(&frame.grant);
+    let mut open = app.incidents.open(&frame.grant);
     open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
-    let open = incidents::headline(&open, view, web.app.currency());
-    let mut page = page(
-        &web.app.config.ingest.grpc_listen,
-        view,
-        &frame,
-        state,
-        open,
-    );
+    let open = incidents::headline(&open, view, app.currency());
+    let mut page = page(&app.config.ingest.grpc_listen, view, &frame, state, open);
     // Sections have the clusters in the order of the view.
     let drawn = page.sections.iter_mut().flat_map(|it| &mut it.clusters);
     for (cluster, day) in drawn.zip(days) {
         cluster.day = Some(day);
     }
-    match page.render() {
-        Ok(body) => {
-            let body = match is_packed {
-                true => packed(body.as_bytes()),
-                false => Bytes::from(body),
-            };
-            if kept.1.len() < KEPT_RENDERINGS {
-                kept.1.insert(key, body.clone());
-            }
-            sent(body, is_packed)
-        }
-        Err(error) => problem::broken(&error),
-    }
+    let body = page.render()?;
+    Ok(match is_packed {
+        true => packed(body.as_bytes()),
+        false => Bytes::from(body),
+    })
 }
 
 /// A rendering as a response. What is packed is not packed again on its way out.

@@ -24,7 +24,7 @@ pub const FRAGMENT: HeaderName = HeaderName::from_static("gpufleet-fragment");
 pub const THEME_COOKIE: &str = "gpufleet_theme";
 
 /// Light or dark, or as the system has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Theme {
     /// As the system has it.
     #[default]

@@ -20,7 +20,7 @@ mod utilisation;
 
 pub(crate) mod collectives;
 
-pub use goodputs::Goodputs;
+pub use goodputs::{AddedUp, Goodputs};
 pub use maps::Maps;
 pub(super) use parts::{HOOKS, PRICES};
 
@@ -99,6 +99,8 @@ struct RunPage {
     heat_has_ranges: bool,
     phases: Vec<Bar>,
     goodput: Result<Vec<Bar>, &'static str>,
+    /// Until when it goes.
+    goodput_until: String,
     /// None while it has no pace, or is over.
     advice: Option<Advisory>,
     collectives: Result<Vec<Collective>, String>,
@@ -294,11 +296,8 @@ fn page(
         ),
         heat_has_ranges: !history::is_in_memory_alone(run),
         phases: parts::phases(run),
-        goodput: past
-            .goodput
-            .as_ref()
-            .map(parts::goodput)
-            .map_err(|why| *why),
+        goodput: past.goodput.told().map(parts::goodput),
+        goodput_until: text::moment(state.until(past.goodput.until)),
         advice: advised.ok(),
         collectives: collectives::collectives(&past.lives, run),
         loss,

@@ -338,7 +338,7 @@ mod tests {
         for number in 0..2 {
             rank(&mut run, number, Trust::Proved);
         }
-        for rank in run.ranks.values_mut() {
+        for (_, rank) in run.ranks.changing(|_| true) {
             let steps = [(training::STEPS, 10.0), (training::STEP_WALL, 10.0)];
             let flops = flops.iter().map(|(metric, it)| (*metric, it * 10.0));
             let told = steps.into_iter().chain(flops);

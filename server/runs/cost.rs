@@ -4,6 +4,8 @@
 //! The price is that of the GPUs it computes on now. A GPU without a price makes the cost unknown and
 //! never smaller. All of it is in `cost.currency`, also where a name says USD.
 
+use std::collections::BTreeMap;
+
 use gpufleet_analysis::plan;
 use gpufleet_telemetry::time::Timestamp;
 
@@ -119,14 +121,17 @@ pub fn of(attempts: &Attempts, key: &RunKey, last: Attempt) -> Cost {
 /// A sentence that says why there is none.
 pub fn price(app: &App, (key, run): (&RunKey, &Run)) -> Result<i64, String> {
     let gpus = run.gpus();
+    let seen = lookup::GpusSeen::of(&app.fleet, (key, run));
+    let mut nodes = BTreeMap::new();
     let mut prices = Prices::at(app.money.terms(), app.clock.now());
     let mut sum: i128 = 0;
     for gpu in &gpus {
-        let card = lookup::card(&app.fleet, &key.cluster, gpu);
-        let card =
-            card.ok_or("not known: a GPU of the run is not reported, so neither is its card")?;
-        let node = lookup::node_of(&app.fleet, &key.cluster, gpu);
-        let second = prices.of(&key.cluster, node.as_deref(), &card, 1);
+        let known = seen.card(gpu).zip(seen.node(gpu));
+        let (card, node) =
+            known.ok_or("not known: a GPU of the run is not reported, so neither is its card")?;
+        let known = nodes.entry(node);
+        let node = known.or_insert_with(|| lookup::node(&app.fleet, &key.cluster, node));
+        let second = prices.of(&key.cluster, node.as_deref(), card, 1);
         let second = second.ok_or_else(|| {
             format!("no price: `{card}` has none; detect.gpu_hour_usd gives it one")
         })?;

@@ -1,9 +1,9 @@
 //! What the GPUs of a run drew while its job held them, from the ledger.
 //!
 //! Limits: whole hours, so that of the first and the last one an earlier or later attempt of the same job is in it; of
-//! more than [`MAX_DRAWN`] GPU-hours nothing is added up. A sum stands for [`FRESH_FOR`]; who asks waits [`WAITS`] for the
-//! next one and is then given the last where that is no older than [`STANDS_FOR`], and [`MAX_WAITING`] at most are made
-//! or wait for it.
+//! more than [`MAX_DRAWN`] GPU-hours nothing is added up. A sum is made again at most once in [`FRESH_FOR`]; who asks is
+//! given the last one meanwhile where that is younger than [`STANDS_FOR`], else waits [`WAITS`] for the next, and
+//! [`MAX_WAITING`] at most are made or wait for it.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -120,25 +120,24 @@ impl Energies {
                 NotMade::Unread
             })
         };
-        let made = self.sums.get(key.clone(), clock, making);
-        self.told((key, clock), made.boxed()).await
+        self.told((key, clock), making).await
     }
 
-    /// The sum that is being made where it is there in time, else the last one of the run.
-    async fn told(
+    /// The last sum of the run where that stands, else the one that is being made where it is there in time.
+    async fn told<F>(
         &self,
         (key, clock): (&RunKey, &Arc<dyn Clock>),
-        made: impl Future<Output = Result<Arc<Result<Drawn, Said>>, NotMade>>,
-    ) -> Result<Drawn, Said> {
-        match tokio::time::timeout(self.waits, made).await {
+        making: F,
+    ) -> Result<Drawn, Said>
+    where
+        F: Future<Output = Result<Result<Drawn, Said>, NotMade>> + Send + 'static,
+    {
+        let sums = &self.sums;
+        let made = sums.get_standing(key.clone(), clock, STANDS_FOR, making);
+        match tokio::time::timeout(self.waits, made.boxed()).await {
             Ok(Ok(made)) => Result::clone(&made),
             Ok(Err(NotMade::Unread)) => Err(Said::open("database", UNREAD)),
-            Ok(Err(NotMade::Refused)) | Err(_) => {
-                match self.sums.last_within(key, clock, STANDS_FOR) {
-                    Some(last) => Result::clone(&last),
-                    None => Err(Said::open("database", ADDED_UP)),
-                }
-            }
+            Ok(Err(NotMade::Refused)) | Err(_) => Err(Said::open("database", ADDED_UP)),
         }
     }
 }
@@ -222,47 +221,61 @@ mod tests {
         }
     }
 
+    const DRAWN: Drawn = Drawn {
+        held_millis: 3,
+        metered_millis: 2,
+        millijoules: 1,
+    };
+
     #[tokio::test]
-    async fn who_asks_does_not_wait_for_long_and_has_the_last_sum_or_that_it_is_made() {
-        let key = RunKey {
+    async fn who_asks_first_waits_for_a_while_and_is_told_that_it_is_made_or_why_not() {
+        let clock: Arc<dyn Clock> = Arc::new(Hand::default());
+        for (made, says) in [
+            (pending().boxed(), ADDED_UP),
+            (ready(Err(NotMade::Refused)).boxed(), ADDED_UP),
+            (ready(Err(NotMade::Unread)).boxed(), UNREAD),
+        ] {
+            let energies = Energies::waiting(Duration::from_millis(1));
+            let why = energies.told((&key(), &clock), made).await;
+            assert_eq!(why.expect_err("there is none").to_string(), says);
+        }
+        let energies = Energies::waiting(Duration::from_secs(3_600));
+        let told = energies.told((&key(), &clock), ready(Ok(Ok(DRAWN)))).await;
+        assert_eq!(told.expect("it is waited for").millijoules, 1);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_while_the_last_sum_stands_also_where_there_is_no_next_one() {
+        for made in [
+            pending().boxed(),
+            ready(Err(NotMade::Refused)).boxed(),
+            ready(Err(NotMade::Unread)).boxed(),
+        ] {
+            let energies = Energies::waiting(Duration::from_millis(1));
+            let (key, hand) = (key(), Arc::new(Hand::default()));
+            let clock: Arc<dyn Clock> = Arc::clone(&hand) as _;
+            let first = energies.told((&key, &clock), ready(Ok(Ok(DRAWN)))).await;
+            assert!(first.is_ok());
+            hand.0.store(FRESH_FOR.as_secs(), Ordering::Relaxed);
+            let told = energies.told((&key, &clock), made).now_or_never();
+            let told = told.expect("nobody waits").expect("it was made before");
+            assert_eq!(told.millijoules, 1);
+            hand.0.store(STANDS_FOR.as_secs() - 1, Ordering::Relaxed);
+            let told = energies.told((&key, &clock), pending()).await;
+            assert!(told.is_ok());
+            hand.0.store(STANDS_FOR.as_secs(), Ordering::Relaxed);
+            let told = energies.told((&key, &clock), pending()).await;
+            assert!(told.is_err(), "the last one is too old");
+        }
+    }
+
+    fn key() -> RunKey {
+        RunKey {
             cluster: "live".into(),
             run: RunId {
                 job: JobId::parse("team/llama/u1").expect("an id"),
                 attempt: 0,
             },
-        };
-        let energies = Energies::waiting(Duration::from_millis(1));
-        let hand = Arc::new(Hand::default());
-        let clock: Arc<dyn Clock> = Arc::clone(&hand) as _;
-        let asked = (&key, &clock);
-        let why = energies.told(asked, pending()).await;
-        assert_eq!(why.expect_err("there is none").to_string(), ADDED_UP);
-        let why = energies.told(asked, ready(Err(NotMade::Refused))).await;
-        assert_eq!(why.expect_err("there is none").to_string(), ADDED_UP);
-        let drawn = Drawn {
-            held_millis: 3,
-            metered_millis: 2,
-            millijoules: 1,
-        };
-        let made = energies.sums.get(key.clone(), &clock, ready(Ok(Ok(drawn))));
-        assert!(made.await.is_ok());
-        for made in [pending().boxed(), ready(Err(NotMade::Refused)).boxed()] {
-            let last = energies
-                .told(asked, made)
-                .await
-                .expect("it was made before");
-            assert_eq!(last.millijoules, 1);
         }
-        hand.0.store(STANDS_FOR.as_secs(), Ordering::Relaxed);
-        let why = energies.told(asked, pending()).await;
-        assert_eq!(
-            why.expect_err("the last one is too old").to_string(),
-            ADDED_UP
-        );
-        let why = energies.told(asked, ready(Err(NotMade::Unread))).await;
-        assert_eq!(
-            why.expect_err("the store does not answer").to_string(),
-            UNREAD
-        );
     }
 }

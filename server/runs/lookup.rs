@@ -1,6 +1,6 @@
 //! What a page or an answer needs to know of a run beside the run itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use gpufleet_analysis::mfu::Utilisation;
@@ -44,12 +44,50 @@ pub fn kept_from(app: &App, now: Timestamp) -> Timestamp {
     )
 }
 
-/// The card of a GPU or share that a rank names; none where the GPU is not reported.
-pub fn card(fleet: &Fleet, cluster: &Arc<str>, gpu: &str) -> Option<String> {
-    let live = live(fleet, cluster, gpu)?;
-    live.resource
-        .attribute(attribute::GPU_MODEL)
-        .map(str::to_owned)
+/// What the fleet knows of a GPU or share that a rank names.
+struct Seen {
+    resource: Arc<Resource>,
+    node: Arc<str>,
+    /// The share of time in which its tensor cores were active lately.
+    tensor: Option<f64>,
+}
+
+/// The GPUs and shares that the ranks of a run name, each looked up once; without those that are not reported.
+pub struct GpusSeen<'a>(HashMap<&'a str, Seen>);
+
+impl<'a> GpusSeen<'a> {
+    /// As they are now.
+    pub fn of(fleet: &Fleet, (key, run): (&RunKey, &'a Run)) -> Self {
+        let gpus = run.gpus().into_iter();
+        let seen = gpus.filter_map(|gpu| Some((gpu, look(fleet, &key.cluster, gpu, Seen::of)?)));
+        Self(seen.collect())
+    }
+
+    /// The card of one.
+    pub fn card(&self, gpu: &str) -> Option<&str> {
+        let seen = self.0.get(gpu)?;
+        seen.resource.attribute(attribute::GPU_MODEL)
+    }
+
+    /// The node that one is on.
+    pub fn node(&self, gpu: &str) -> Option<&Arc<str>> {
+        self.0.get(gpu).map(|it| &it.node)
+    }
+
+    fn tensor(&self, gpu: &str) -> Option<f64> {
+        self.0.get(gpu)?.tensor
+    }
+}
+
+impl Seen {
+    fn of(live: &Live) -> Self {
+        let tensor = live.value(TENSOR_ACTIVE.id);
+        Self {
+            resource: Arc::clone(&live.resource),
+            node: Arc::clone(&live.node),
+            tensor: tensor.and_then(|it| it.reading.ok()),
+        }
+    }
 }
 
 /// MFU and HFU of a run, by what the fleet knows of its GPUs.
@@ -59,14 +97,10 @@ pub fn utilisation(
     (key, run): (&RunKey, &Run),
     now: Timestamp,
 ) -> (Result<Utilisation, String>, Result<Hfu, String>) {
-    let cluster = &key.cluster;
-    let tensor = |gpu: &str| {
-        let live = live(fleet, cluster, gpu)?;
-        live.value(TENSOR_ACTIVE.id)?.reading.ok()
-    };
+    let seen = GpusSeen::of(fleet, (key, run));
     let gpus = Gpus {
-        card: &|gpu| card(fleet, cluster, gpu),
-        tensor: &tensor,
+        card: &|gpu| seen.card(gpu).map(str::to_owned),
+        tensor: &|gpu| seen.tensor(gpu),
     };
     let in_table = |gpu: &str| (gpus.card)(gpu).filter(|it| specs.lookup(it).is_some());
     let stated = run.mfu_of_stated_peak(in_table);
@@ -74,53 +108,52 @@ pub fn utilisation(
     (mfu, run.hfu(&gpus, specs, now))
 }
 
-/// What the node of a GPU or share says of itself; none where it is not reported.
-pub fn node_of(fleet: &Fleet, cluster: &Arc<str>, gpu: &str) -> Option<Arc<Resource>> {
-    let node = fleet.get(&ResourceKey {
+/// What a node says of itself; none where it is not reported.
+pub fn node(fleet: &Fleet, cluster: &Arc<str>, name: &Arc<str>) -> Option<Arc<Resource>> {
+    let key = ResourceKey {
         cluster: Arc::clone(cluster),
         kind: ResourceKind::Node,
-        id: live(fleet, cluster, gpu)?.node,
-    })?;
-    Some(node.resource)
+        id: Arc::clone(name),
+    };
+    fleet.look(&key, |it| Arc::clone(&it.resource))
 }
 
-fn live(fleet: &Fleet, cluster: &Arc<str>, gpu: &str) -> Option<Live> {
+/// Shows a GPU or share to `look`.
+fn look<T>(fleet: &Fleet, cluster: &Arc<str>, gpu: &str, look: impl Fn(&Live) -> T) -> Option<T> {
     let key = |kind| ResourceKey {
         cluster: Arc::clone(cluster),
         kind,
         id: gpu.into(),
     };
-    let found = [ResourceKind::Gpu, ResourceKind::Share].into_iter();
-    found.filter_map(|kind| fleet.get(&key(kind))).next()
+    let mut kinds = [ResourceKind::Gpu, ResourceKind::Share].into_iter();
+    kinds.find_map(|kind| fleet.look(&key(kind), &look))
 }
 
 impl Runs {
     /// Of each of these GPUs the last started run that has a rank on it, with that rank, of those that
-    /// have not ended. One pass over all ranks of the cluster.
+    /// have not ended. One pass over all ranks of the cluster, one run at a time: data that comes in waits for the runs.
     pub fn on_gpus<'a>(
         &self,
         cluster: &str,
         gpus: &BTreeSet<&'a str>,
     ) -> BTreeMap<&'a str, (RunKey, u32)> {
-        let known = self.lock();
-        let mut found: BTreeMap<&str, (Option<Timestamp>, &RunKey, u32)> = BTreeMap::new();
-        let runs = known.runs.iter();
-        for (key, run) in
-            runs.filter(|(key, run)| *key.cluster == *cluster && run.facts.ended.is_none())
-        {
-            for (number, rank) in run.living() {
-                let Some(gpu) = gpus.get(&*rank.facts.gpu) else {
-                    continue;
-                };
-                let is_later = |it: &(Option<Timestamp>, &RunKey, u32)| it.0 < run.facts.started;
-                if found.get(gpu).is_none_or(is_later) {
-                    found.insert(gpu, (run.facts.started, key, *number));
+        let mut found: BTreeMap<&str, (Option<Timestamp>, (RunKey, u32))> = BTreeMap::new();
+        let keys = self.keys().into_iter();
+        for key in keys.filter(|it| *it.cluster == *cluster) {
+            self.look(&key, |run| {
+                let started = run.facts.started;
+                let living = run.living().filter(|_| run.facts.ended.is_none());
+                for (number, rank) in living {
+                    let Some(gpu) = gpus.get(&*rank.facts.gpu) else {
+                        continue;
+                    };
+                    if found.get(gpu).is_none_or(|it| it.0 < started) {
+                        found.insert(gpu, (started, (key.clone(), *number)));
+                    }
                 }
-            }
+            });
         }
-        let named = found.into_iter();
-        named
-            .map(|(gpu, (_, key, rank))| (gpu, (key.clone(), rank)))
-            .collect()
+        let found = found.into_iter();
+        found.map(|(gpu, (_, run))| (gpu, run)).collect()
     }
 }

@@ -114,8 +114,9 @@ fn over_since(run: &Run, now: Timestamp) -> Option<(bool, Timestamp)> {
 
 /// Lets go of the steps of all ranks; returns how many bytes they took.
 fn drop_steps(run: &mut Run) -> usize {
-    let rings = run.ranks.values_mut().map(|it| &mut it.ring);
-    rings.map(|it| std::mem::take(it).bytes()).sum()
+    let with_steps = run.ranks.changing(|it| !it.ring.is_empty());
+    let steps = with_steps.map(|(_, it)| std::mem::take(&mut it.ring));
+    steps.map(|it| it.bytes()).sum()
 }
 
 #[cfg(test)]

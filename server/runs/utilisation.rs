@@ -414,7 +414,7 @@ mod tests {
         let gpu = &mut run.ranks.get_mut(&0).expect("a rank").facts.gpu;
         *gpu = "".into();
         assert!(why(&run, &no_card).ends_with(way));
-        run.ranks.clear();
+        run.ranks = Default::default();
         assert!(!why(&run, &no_card).contains("peak_flops"));
     }
 

@@ -27,6 +27,7 @@ use crate::auth::Grant;
 use crate::inventory::Inventory;
 use crate::store::model::EventFilter;
 use crate::store::{MAX_EVENT_IDS, MAX_EVENTS, Store};
+use crate::threads::apart;
 
 mod before;
 mod noticed;
@@ -132,10 +133,9 @@ pub async fn run(app: App, stop: CancellationToken) {
     }
     watch.resume(&app.incidents.open(&Grant::default()));
     while !stop.is_cancelled() {
-        let (runs, now) = (app.fleet.runs(), app.clock.now());
-        watch.round(runs, &app.store, now).await;
+        watch = watch.round_apart(&app).await;
         // Beside the pause: no round waits for what is read of runs before.
-        let compared = watch.compare(runs, &app.store);
+        let compared = watch.compare(app.fleet.runs(), &app.store);
         let pause = tokio::time::sleep(EVERY);
         tokio::select! {
             () = stop.cancelled() => {}
@@ -169,12 +169,23 @@ impl Watch {
 
     /// Judges every run once.
     pub async fn round(&mut self, runs: &Runs, store: &Store, now: Timestamp) {
-        if let Err(error) = recall(runs, store).await {
-            tracing::error!(%error, "what the store knows of new runs cannot be read; asked again");
-        }
-        for (key, at) in self.judge(runs, now) {
-            self.settle(runs, store, &key, at).await;
-        }
+        recalled(runs, store).await;
+        let ended = self.judge(runs, now);
+        self.settle_all(runs, store, ended).await;
+    }
+
+    /// The same, judged beside the threads that answer: of thousands of ranks it takes tens of milliseconds.
+    async fn round_apart(mut self, app: &App) -> Self {
+        let now = app.clock.now();
+        recalled(app.fleet.runs(), &app.store).await;
+        let fleet = Arc::clone(&app.fleet);
+        let judging = move || {
+            let ended = self.judge(fleet.runs(), now);
+            (self, ended)
+        };
+        let (watch, ended) = apart(judging).await;
+        watch.settle_all(app.fleet.runs(), &app.store, ended).await;
+        watch
     }
 
     /// Holds a run against those before it: one at a round, because its steps and theirs are read from the store.
@@ -238,6 +249,13 @@ impl Watch {
         ended
     }
 
+    /// Says why each of these runs ended.
+    async fn settle_all(&self, runs: &Runs, store: &Store, ended: Vec<(RunKey, Timestamp)>) {
+        for (key, at) in ended {
+            self.settle(runs, store, &key, at).await;
+        }
+    }
+
     /// Says why a run ended.
     async fn settle(&self, runs: &Runs, store: &Store, key: &RunKey, at: Timestamp) {
         let Some(run) = runs.get(key) else {
@@ -293,6 +311,13 @@ impl Watch {
             })
         };
         heard.into_iter().filter_map(lost).collect()
+    }
+}
+
+/// Lets the runs know of themselves what the store does.
+async fn recalled(runs: &Runs, store: &Store) {
+    if let Err(error) = recall(runs, store).await {
+        tracing::error!(%error, "what the store knows of new runs cannot be read; asked again");
     }
 }
 

@@ -61,6 +61,7 @@ const fn so_far(made: &Made) -> &'static str {
 mod tests {
     use gpufleet_analysis::chargeback::spot::Outcome;
     use gpufleet_analysis::chargeback::view::{Group, Headline};
+    use gpufleet_telemetry::time::Timestamp;
 
     use super::*;
 
@@ -84,6 +85,7 @@ mod tests {
             headline.total.unpriced_millis = headline.total.gpu_millis;
         }
         Made {
+            at: Timestamp::default(),
             title: "November 2026".to_owned(),
             is_over: false,
             before: "2026-10".to_owned(),

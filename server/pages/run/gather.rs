@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use gpufleet_analysis::ending::Reliability;
-use gpufleet_analysis::goodput::Goodput;
 use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 
+use super::goodputs::AddedUp;
 use super::loss;
 use super::maps::Map;
 use crate::fleet::Live;
@@ -40,7 +40,7 @@ const UNREAD: &str = "not known: the store does not answer";
 pub(super) struct Past {
     pub(super) attempts: Arc<Attempts>,
     pub(super) map: Arc<Map>,
-    pub(super) goodput: Result<Goodput, &'static str>,
+    pub(super) goodput: AddedUp,
     pub(super) loss: BTreeMap<Minute, MinuteRow>,
     pub(super) events: Vec<Entry>,
     /// Its first ranks as they are live, for their collectives.
@@ -70,7 +70,7 @@ pub(super) async fn past(
     let of_job = async {
         let attempts = Attempts::of(store, key).await.map_err(Arc::new)?;
         let attempts = Arc::new(attempts);
-        let goodput = web.goodputs.get(app, shared, &attempts, now).await?;
+        let goodput = web.goodputs.added_up(app, shared, &attempts, now).await?;
         Ok::<_, Arc<StoreError>>((attempts, goodput))
     };
     let (of_job, map, scaling, loss, events, energy) = tokio::join!(
@@ -94,7 +94,11 @@ pub(super) async fn past(
                 held_gpu_ns: Err(UNREAD.to_owned()),
                 nano_usd_per_gpu_hour: own.nano_usd_per_gpu_hour,
             };
-            (Arc::default(), Err(UNREAD), cost, None)
+            let unread = AddedUp {
+                until: now,
+                goodput: Err(UNREAD),
+            };
+            (Arc::default(), unread, cost, None)
         }
     };
     let map = told(map, &mut failed);

@@ -1,8 +1,8 @@
 //! The goodput of runs as it was last added up, so that all who look at a run within seconds share one: of each attempt
 //! all steps that are kept are read, which of a week are 600,000.
 //!
-//! Limits: one stands for [`FRESH_FOR`]; the newest [`KEPT`] are kept, a hundred bytes each, and [`AT_ONCE`] are added up
-//! at once.
+//! Limits: one is added up at most once in [`FRESH_FOR`], and nobody waits for that while the last one is younger than
+//! [`STANDS_FOR`]; the newest [`KEPT`] are kept, a hundred bytes each, and [`AT_ONCE`] are added up at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +19,33 @@ use crate::store::StoreError;
 /// How old one may be: agents ship every 10 s, so more often would show little that is new.
 const FRESH_FOR: Duration = Duration::from_secs(10);
 
+/// How old one may be that is given while the next one is added up; it says until when it goes.
+const STANDS_FOR: Duration = Duration::from_secs(30);
+
 /// Most that are kept.
 const KEPT: usize = 64;
 
 /// How many are added up at once, 14 MB each at most.
 const AT_ONCE: usize = 4;
 
-/// By run, or why there is none. Of which cluster a run is, is in its key: who asks may see it.
-pub struct Goodputs(Answers<RunKey, Result<Goodput, &'static str>, Arc<StoreError>>);
+/// By run. Of which cluster a run is, is in its key: who asks may see it.
+pub struct Goodputs(Answers<RunKey, AddedUp, Arc<StoreError>>);
+
+/// The time of a job up to an attempt.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AddedUp {
+    /// Until when, where it goes on.
+    pub until: Timestamp,
+    /// Its partition, or why there is none.
+    pub goodput: Result<Goodput, &'static str>,
+}
+
+impl AddedUp {
+    /// The partition, or why there is none.
+    pub(super) fn told(&self) -> Result<&Goodput, &'static str> {
+        self.goodput.as_ref().map_err(|why| *why)
+    }
+}
 
 impl Default for Goodputs {
     fn default() -> Self {
@@ -38,21 +57,40 @@ impl Goodputs {
     /// The partition of the time of a job up to this attempt, or why there is none.
     ///
     /// # Errors
-    /// When the database refuses.
+    /// As [`Self::added_up`].
     pub async fn get(
+        &self,
+        app: &App,
+        of: (&RunKey, &Arc<Run>),
+        attempts: &Arc<Attempts>,
+        now: Timestamp,
+    ) -> Result<Result<Goodput, &'static str>, Arc<StoreError>> {
+        Ok(self.added_up(app, of, attempts, now).await?.goodput)
+    }
+
+    /// The same with until when it goes.
+    ///
+    /// # Errors
+    /// When the database refuses, and none stands.
+    pub async fn added_up(
         &self,
         app: &App,
         (key, run): (&RunKey, &Arc<Run>),
         attempts: &Arc<Attempts>,
         now: Timestamp,
-    ) -> Result<Result<Goodput, &'static str>, Arc<StoreError>> {
+    ) -> Result<AddedUp, Arc<StoreError>> {
         let (store, from) = (app.store.clone(), (lookup::kept_from(app, now), now));
         let (of, own, all) = (key.clone(), Arc::clone(run), Arc::clone(attempts));
         let making = async move {
             let made = goodput::of(&store, (&of, &own), &all, from).await;
-            made.map_err(Arc::new)
+            let goodput = made.map_err(Arc::new)?;
+            Ok(AddedUp {
+                until: now,
+                goodput,
+            })
         };
-        let made = self.0.get(key.clone(), &app.clock, making).await?;
-        Ok(*made)
+        let (goodputs, asked) = (&self.0, key.clone());
+        let made = goodputs.get_standing(asked, &app.clock, STANDS_FOR, making);
+        Ok(*made.await?)
     }
 }

@@ -1,8 +1,9 @@
 //! The maps of ranks and time as they were last drawn, so that of all who look at a run within seconds one waits for
 //! its steps to be read.
 //!
-//! Limits: a map stands for [`FRESH_FOR`]; the newest [`KEPT`] are kept, 64 KB each. Who reads steps of many ranks waits
-//! for a permit, as everybody who does.
+//! Limits: a map is drawn at most once in [`FRESH_FOR`], and nobody waits for that while the last one is younger than
+//! [`STANDS_FOR`]; the newest [`KEPT`] are kept, 64 KB each. Who reads steps of many ranks waits for a permit, as everybody
+//! who does.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -22,6 +23,9 @@ use crate::web::Web;
 
 /// How old a map may be: agents ship every 10 s, so more often would show little that is new.
 const FRESH_FOR: Duration = Duration::from_secs(10);
+
+/// How old a map may be that is given while the next one is drawn; it says where it ends.
+const STANDS_FOR: Duration = Duration::from_secs(30);
 
 /// Most maps that are kept.
 const KEPT: usize = 32;
@@ -65,7 +69,9 @@ impl Maps {
             drawn.map_err(Arc::new)
         };
         let asked = (key.clone(), minutes);
-        self.0.get(asked, &web.app.clock, making).await
+        let maps = &self.0;
+        maps.get_standing(asked, &web.app.clock, STANDS_FOR, making)
+            .await
     }
 }
 

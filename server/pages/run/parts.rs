@@ -85,9 +85,9 @@ pub(super) fn figures(
     let speaker = run.speaker().map(|it| it.1);
     let told = |metric: Metric| speaker.and_then(|it| it.facts.reading(metric.id));
     let tokens = run.tokens_per_second();
-    let goodput = past.goodput.as_ref().map_err(|why| (*why).to_owned());
+    let goodput = past.goodput.told().map_err(str::to_owned);
+    let observed = goodput.as_ref().ok().and_then(|it| observed_words(it));
     let goodput = goodput.and_then(|it| goodput_share(it).ok_or("no time yet".to_owned()));
-    let observed = past.goodput.as_ref().ok().and_then(observed_words);
     let loss = told(training::LOSS).map(|it| format!("{it:.4}"));
     let memory = run.tightest_memory();
     let currency = web.app.currency();

@@ -5,8 +5,10 @@ use gpufleet_telemetry::identity::{Resource, attribute};
 
 use super::*;
 use crate::auth::Grant;
+use crate::money::Terms;
 use crate::money::now::{self, MoneySnapshot};
 use crate::money::savings::Savings;
+use crate::words::text;
 
 #[tokio::test]
 async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_mends_it() {
@@ -63,16 +65,49 @@ async fn a_month_that_is_over_has_a_page_without_what_is_idle_now_and_one_to_com
 #[tokio::test]
 async fn a_month_stands_while_the_next_one_is_made_and_not_for_ever() {
     let server = server().await;
-    let months = async || server.get("/cost").await.1.contains("September 2026:");
+    let added_up = format!("Added up at {} UTC", text::moment(fixture::NOW));
+    let months = async || server.get("/cost").await.1.contains(&added_up);
     assert!(months().await, "it is made");
     // What is made from here on does not come.
     server.store.close().await;
-    for seconds in [59, 60] {
+    for seconds in [59, 840] {
         server.pass(seconds);
         assert!(months().await, "after {seconds} seconds more");
     }
+    let now = format!("As of {} UTC", text::moment(server.app.clock.now()));
+    let (_, page) = server.get("/cost").await;
+    assert!(page.contains(&now), "what is idle is newer: {page}");
     server.pass(1);
     assert!(!months().await, "it would be far behind its page");
+}
+
+#[tokio::test]
+async fn a_month_at_the_prices_of_before_is_given_to_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("targets.csv");
+    let write = |least: f64| {
+        let head = "from,until,cluster,team,job,measure,least";
+        let rows = format!("{head}\n2026-01-01,,prod,ml,,sm_active,{least}\n");
+        std::fs::write(&table, rows).unwrap();
+    };
+    write(0.5);
+    let mut config = Config::for_tests();
+    config.cost.tables = vec![table.display().to_string()];
+    let server = server_with(config, fixture::fleet(), false).await;
+    let status = async || server.get("/cost").await.0;
+    assert_eq!(status().await, StatusCode::OK);
+    let refresh = async || {
+        let (app, store) = (&server.app, &server.store);
+        app.money.refresh(store, &app.config).await.unwrap().number
+    };
+    let before = refresh().await;
+    assert_eq!(before, refresh().await, "nothing changed");
+    assert_eq!(status().await, StatusCode::OK);
+    write(0.6);
+    assert_ne!(before, refresh().await);
+    // What is made from here on does not come.
+    server.store.close().await;
+    assert_eq!(status().await, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]
@@ -93,6 +128,10 @@ async fn who_asks_within_a_second_shares_one_walk_of_the_fleet() {
     assert_eq!(clusters(&walks[2]), ["prod"]);
     assert_eq!(clusters(&walks[3]), ["demo"]);
     assert!(walks[0].all.len() >= 2);
+    let other = Arc::new(Terms::of(server.app.money.terms().sources.clone()));
+    let all = Grant::default();
+    let by_other = now::walked(&server.app, &other, &all, server.app.clock.now()).await;
+    assert!(!Arc::ptr_eq(&walks[0], &by_other), "at other prices");
     server.pass(10);
     let (app, terms) = (&server.app, server.app.money.terms());
     let later = now::walked(app, &terms, &Grant { cluster: None }, app.clock.now()).await;
@@ -120,11 +159,18 @@ async fn idle_gpus_of_one_holder_are_one_row_with_the_gpus_behind_it() {
     let (_, page) = server().await.get("/cost").await;
     let (_, live) = page.split_once("data-live=\"idle:Live clusters\"").unwrap();
     let (live, _) = live.split_once("</article>").unwrap();
-    assert_eq!(live.matches("<tr><td data-label=\"Held by\">").count(), 1, "{live}");
+    assert_eq!(
+        live.matches("<tr><td data-label=\"Held by\">").count(),
+        1,
+        "{live}"
+    );
     let cell = |label: &str, text: &str| format!("<td data-label=\"{label}\">{text}");
     let row = cell("Held by", "nobody</td>")
         + &cell("State", "free</td>")
-        + &cell("GPUs", "<details><summary>8 GPUs on 1 node of prod</summary>");
+        + &cell(
+            "GPUs",
+            "<details><summary>8 GPUs on 1 node of prod</summary>",
+        );
     assert!(live.contains(&row), "{live}");
     assert_eq!(live.matches("<li><a href=").count(), 8);
     assert!(live.contains("GPU 7 of h100-05"), "{live}");

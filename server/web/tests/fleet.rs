@@ -2,9 +2,12 @@
 
 use std::io::Read as _;
 
+use futures::FutureExt as _;
 use gpufleet_telemetry::identity::{Resource, attribute};
 
 use super::*;
+use crate::view::Views;
+use crate::words::text;
 
 /// The key of a page, and the letters on its tiles.
 fn key_and_letters(page: &str) -> (&str, BTreeSet<char>) {
@@ -68,6 +71,57 @@ async fn a_page_that_is_kept_packed_says_what_the_plain_one_does_and_is_told_apa
         plain,
         "and the other is still plain"
     );
+}
+
+#[tokio::test]
+async fn nobody_waits_while_a_picture_is_made_and_none_is_older_than_three_seconds() {
+    let server = server().await;
+    let views = Views::default();
+    let first = views.get(&server.app).await;
+    assert_eq!(first.at, fixture::NOW);
+    server.pass(2);
+    let standing = views.get(&server.app).now_or_never();
+    let standing = standing.expect("the last one is given meanwhile");
+    assert!(Arc::ptr_eq(&standing, &first));
+    let fresh = views.fresh(&server.app).await;
+    assert_eq!(fresh.at, server.app.clock.now());
+    let next = views.get(&server.app).now_or_never();
+    assert!(Arc::ptr_eq(&next.expect("it is there"), &fresh));
+    server.pass(3);
+    let late = views.get(&server.app).now_or_never();
+    assert!(late.is_none(), "the last one is too old");
+    let late = views.get(&server.app).await;
+    assert_eq!(late.at, server.app.clock.now());
+}
+
+#[tokio::test]
+async fn a_picture_of_before_this_server_led_is_given_to_nobody_once_it_does() {
+    let server = server().await;
+    let app = App {
+        lead: Arc::default(),
+        ..server.app.clone()
+    };
+    let views = Views::default();
+    let before = views.get(&app).await;
+    app.lead.begin();
+    let after = views.get(&app).now_or_never();
+    assert!(after.is_none(), "it is waited for");
+    assert!(!Arc::ptr_eq(&views.get(&app).await, &before));
+}
+
+#[tokio::test]
+async fn the_page_stands_while_it_is_rendered_anew_and_says_of_which_moment_it_is() {
+    let server = server().await;
+    let moment = |seconds: i64| text::rfc3339(fixture::NOW.shifted(seconds * 1_000_000_000));
+    let is_of = async |seconds| server.get("/fleet").await.1.contains(&moment(seconds));
+    assert!(is_of(0).await);
+    server.pass(2);
+    assert!(is_of(0).await, "nobody waits");
+    while !is_of(2).await {
+        tokio::task::yield_now().await;
+    }
+    server.pass(3);
+    assert!(is_of(5).await, "the last one is too old");
 }
 
 #[tokio::test]

@@ -162,7 +162,8 @@ async fn today_says_on_how_many_nodes_something_is_wrong() {
     let (_, page) = server.get("/").await;
     assert!(!is_answered(&page), "nothing is open: {page}");
     let server = server.with_an_incident().await;
-    server.pass(11);
+    // What today says is given for half a minute while it is made anew.
+    server.pass(31);
     let (_, page) = server.get("/").await;
     assert!(
         page.contains("1 open<small>on 1 of 10 nodes</small>"),

@@ -36,7 +36,7 @@ async fn a_map_of_ranks_offers_no_stretch_of_time_that_it_cannot_show() {
 }
 
 #[tokio::test]
-async fn a_map_stands_for_ten_seconds_for_who_looks_as_far_back_and_not_for_ever() {
+async fn a_map_stands_while_the_next_is_drawn_for_who_looks_as_far_back_and_not_for_ever() {
     let server = server().await;
     let is_drawn = async |minutes: u32| {
         let (_, page) = server
@@ -48,30 +48,36 @@ async fn a_map_stands_for_ten_seconds_for_who_looks_as_far_back_and_not_for_ever
     // What is drawn from here on is without them.
     server.store.close().await;
     assert!(!is_drawn(120).await, "it is a map of its own");
-    server.pass(9);
-    assert!(is_drawn(30).await, "after nine seconds");
+    for seconds in [9, 20] {
+        server.pass(seconds);
+        assert!(is_drawn(30).await, "after {seconds} seconds more");
+    }
     server.pass(1);
-    assert!(!is_drawn(30).await, "after ten");
+    assert!(!is_drawn(30).await, "after thirty");
 }
 
 #[tokio::test]
-async fn goodput_stands_for_ten_seconds_and_is_then_added_up_anew() {
+async fn goodput_stands_while_the_next_is_added_up_and_says_until_when_it_goes() {
     let server = server().await;
     let (goodputs, attempts) = (Goodputs::default(), Arc::default());
     let key = RunKey::of(&"prod".into(), &rank_id(JOB, 0));
     let run = Arc::new(server.fleet.runs().get(&key).unwrap());
     let get = async || {
         let (of, now) = ((&key, &run), server.app.clock.now());
-        goodputs.get(&server.app, of, &attempts, now).await
+        goodputs.added_up(&server.app, of, &attempts, now).await
     };
     let first = get().await.unwrap();
-    assert!(first.is_ok(), "{first:?}");
+    assert!(first.goodput.is_ok(), "{first:?}");
+    assert_eq!(first.until, fixture::NOW);
     // What is added up from here on does not come.
     server.store.close().await;
-    server.pass(9);
-    assert_eq!(get().await.unwrap(), first, "after nine seconds");
+    for seconds in [9, 20] {
+        server.pass(seconds);
+        let told = get().await.unwrap();
+        assert_eq!(told, first, "after {seconds} seconds more");
+    }
     server.pass(1);
-    assert!(get().await.is_err(), "after ten");
+    assert!(get().await.is_err(), "after thirty");
 }
 
 #[tokio::test]
