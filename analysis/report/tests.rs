@@ -477,16 +477,20 @@ fn use_and_waste_are_ranked_by_money_and_inefficiency_is_apart() {
         .expect("a team");
     let low = low.states[&State::ActiveInefficient];
     assert!((inefficiency - low.cost / 4).abs() <= low.cost / 1_000);
+    let priced = uses.iter().find(|it| it.cost_per_useful_hour.is_some());
+    let priced = priced
+        .expect("a team whose time has a price")
+        .payer
+        .as_str();
     let mut unpriced = made.clone();
-    for (key, sum) in &mut unpriced.lines {
-        if unpriced.payers[key.payer].name() == "money" && key.state.is_active() {
-            (sum.unpriced_millis, sum.cost) = (sum.gpu_millis, 0);
-        }
+    let payers = &made.payers;
+    let theirs = unpriced.lines.iter_mut();
+    for (_, sum) in theirs.filter(|it| payers[it.0.payer].name() == priced) {
+        (sum.unpriced_millis, sum.cost) = (sum.gpu_millis, 0);
     }
-    let mut told = efficiency::uses(&self::report(&fleet, &unpriced));
-    told.retain(|it| it.payer == "money");
-    assert_eq!(told[0].cost_per_useful_hour, None);
-    assert!(money.cost_per_useful_hour.is_some());
+    let told = efficiency::uses(&self::report(&fleet, &unpriced));
+    let told = told.iter().find(|it| it.payer == priced);
+    assert_eq!(told.map(|it| it.cost_per_useful_hour), Some(None));
     let waste = efficiency::waste(&made, &fleet);
     assert!(waste.windows(2).all(|it| it[0].sum.cost >= it[1].sum.cost));
     let all: i128 = waste.iter().map(|it| it.sum.cost).sum();

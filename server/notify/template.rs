@@ -112,7 +112,7 @@ mod tests {
             "{title}"
         );
         for part in [
-            one.cause,
+            &*one.what,
             &one.since,
             &one.evidence[0],
             &one.costs,

@@ -320,7 +320,7 @@ async fn an_incident_is_on_the_first_page_on_its_own_and_in_the_api_with_what_it
         ("/", "$864.00"),
         ("/fleet", "GPU 5 of h100-03"),
         ("/fleet", "costs $36.00/h"),
-        ("/incidents", "XID 79, the GPU fell off the bus"),
+        ("/incidents", "GPU 5 of h100-03"),
         ("/incidents", "1.00 GPU-hours, $36.00"),
         (&own, "To do: Drain the node and reboot it."),
         (&own, "temperature 91"),

@@ -106,7 +106,7 @@ async fn what_is_on_a_node_that_takes_no_work_is_for_nobody_who_waits_and_drains
         assert_eq!(found, counts);
         // What drains or is unhealthy is not idle.
         let (_, cost) = server.get("/cost").await;
-        let row = "<tr><td>nobody</td><td>free</td><td><details><summary>8 GPUs on 1 node of prod";
+        let row = "<td data-label=\"GPUs\"><details><summary>8 GPUs on 1 node of prod";
         assert_eq!(cost.contains(row), kind == "free", "{cost}");
         let (_, page) = server
             .get("/clusters/prod/gpus/GPU-prod-h100-05-0000")

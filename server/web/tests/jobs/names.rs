@@ -51,7 +51,12 @@ async fn jobs_are_listed_by_how_they_stand_as_those_who_hear_them_know_it() {
 async fn shown(server: &Fixture, query: &str) -> [bool; 2] {
     let (status, page) = server.get(&format!("/jobs?{query}")).await;
     assert_eq!(status, StatusCode::OK, "{query}");
-    [JOB, DEAD].map(|it| page.contains(&format!("<td data-label=\"Job\"><a href=\"{}\"", address(it))))
+    [JOB, DEAD].map(|it| {
+        page.contains(&format!(
+            "<td data-label=\"Job\"><a href=\"{}\"",
+            address(it)
+        ))
+    })
 }
 
 #[tokio::test]
