@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use gpufleet_analysis::price_book::Basis;
 use gpufleet_analysis::shutdown::{HourSeen, WEEK, WEEKS, Window, windows};
 use gpufleet_telemetry::identity::{Origin, Resource, attribute};
 use gpufleet_telemetry::time::Timestamp;
@@ -222,8 +223,8 @@ fn kind(
     let model = first.attribute(attribute::GPU_MODEL).unwrap_or_default();
     let machine = Machine::told(cluster, resource, model, 1);
     let at_ms = at.millis();
-    let (priced_as, basis, _) = terms.machine(&machine, at_ms);
-    let is_rented = !priced_as.is_empty() && priced_as == machine.machine_type;
+    let (_, basis, _) = terms.machine(&machine, at_ms);
+    let is_rented = basis != Basis::Own && !machine.machine_type.is_empty();
     if !is_rented || committed.covers(&machine, (first.origin(), basis)) {
         return None;
     }
@@ -238,7 +239,6 @@ fn kind(
 mod tests {
     use gpufleet_analysis::ledger::State;
     use gpufleet_analysis::owner::Payer;
-    use gpufleet_analysis::price_book::Basis;
     use gpufleet_telemetry::identity::ResourceKind;
 
     use super::*;
