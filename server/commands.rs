@@ -13,9 +13,10 @@ use gpufleet_analysis::price_book::export::Invoice;
 use gpufleet_analysis::price_book::{Book, catalog};
 use gpufleet_analysis::report::focus;
 use gpufleet_server::config::Config;
-use gpufleet_server::money::Money;
 use gpufleet_server::money::report::{self, Asked, Form, What};
 use gpufleet_server::money::tables::{self, Kind};
+use gpufleet_server::money::terms::Sources;
+use gpufleet_server::money::{Money, import};
 use gpufleet_server::store::model::{AuditEntry, MoneyTable};
 use gpufleet_server::store::{Store, StoreError};
 use gpufleet_server::words::text;
@@ -180,7 +181,14 @@ async fn prices(
     let said = match what {
         Prices::Import { files } => {
             let mut said = String::new();
-            for table in tables_of(&files, now)? {
+            let stored = store.money_tables().await?;
+            let sources = Sources {
+                stored,
+                ..Sources::of(config)
+            };
+            let tables = tables_of(&files, now)?;
+            import::check(&import::with(sources.read(), &tables), &tables)?;
+            for table in tables {
                 said.push_str(&format!("kept {}, {}\n", table.name, table.kind));
                 let (target, detail) = (&table.name, rows(&table));
                 let keeping = store.keep_table(&table);
@@ -356,6 +364,17 @@ mod tests {
         prices(&store, &config, import, at)
             .await
             .expect("it is kept");
+        // What was exported in another currency takes no place of it, and is no change.
+        let euros = "from,until,team,amount,currency\n2026-10-01,,a,5,EUR\n";
+        std::fs::write(folder.path().join("budgets.csv"), euros).expect("a file");
+        let import = Prices::Import {
+            files: vec![folder.path().join("budgets.csv")],
+        };
+        let error = prices(&store, &config, import, at).await;
+        assert!(error.is_err_and(|it| it.to_string().contains("no row of budgets.csv")));
+        let kept = store.money_tables().await.expect("tables");
+        let kept: Vec<&str> = kept.iter().map(|it| it.content.as_str()).collect();
+        assert_eq!(kept, [euros.replace("EUR", "USD")]);
         let refused = async { Err::<(), _>(StoreError::ReadsOnly) };
         let change = ("prices import", "owners.csv", "owner rules, 3 rows");
         let later = Timestamp::from_seconds(1_790_000_060);
