@@ -309,9 +309,16 @@ mod tests {
             "id,machine_type,region,nodes,basis,currency,hour,from,until,owner\n\
              c1,{MACHINE},{REGION},2,commitment_3y,USD,40,2026-01-01,2029-01-01,\n"
         );
+        let bought = format!(
+            "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n\
+             {MACHINE},basement,own,USD,20,,2026-01-01,,list,mine\n"
+        );
         let terms = Terms::of(Sources {
             gpu_hour_usd: BTreeMap::from([(CARD.to_owned(), "5".to_owned())]),
-            files: vec![("commitments.csv".to_owned(), Ok(table))],
+            files: vec![
+                ("commitments.csv".to_owned(), Ok(table)),
+                ("rates.csv".to_owned(), Ok(bought)),
+            ],
             ..Sources::default()
         });
         let of = || {
@@ -347,6 +354,8 @@ mod tests {
         assert_eq!(kind(MACHINE, REGION, "", Origin::Live), known(2));
         assert_eq!(kind(MACHINE, REGION, "spot", Origin::Live), known(0));
         assert_eq!(kind(MACHINE, REGION, "", Origin::Simulated), known(0));
+        // It is bought as a whole.
+        assert_eq!(kind(MACHINE, "basement", "", Origin::Live), None);
         // By its card: no rate of its machine type is known there, or it tells none.
         assert_eq!(kind(MACHINE, "nowhere", "", Origin::Live), None);
         assert_eq!(kind("", "", "", Origin::Live), None);
