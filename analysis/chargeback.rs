@@ -308,9 +308,10 @@ pub struct Asked<'a> {
     pub detail: Detail,
     /// Its first millisecond.
     pub from_ms: i64,
-    /// The one after its last; of a month that runs, how far it is known: until here commitments
-    /// count as paid.
+    /// The one after its last.
     pub until_ms: i64,
+    /// The moment at which it is asked, of what has not happened yet nothing is told: until then commitments count as paid.
+    pub now_ms: i64,
     /// What the periods point into.
     pub fleet: &'a Fleet,
     /// Periods, in any order; each node and period once, periods of one grid.

@@ -181,6 +181,11 @@ impl Owners {
         Ok(owners)
     }
 
+    /// Whether there is neither a rule nor a policy.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.idle.is_empty()
+    }
+
     /// Takes in the rules, policies and findings of another table, behind its own.
     pub fn join(&mut self, other: Self) {
         self.rules.extend(other.rules);

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
+use gpufleet_analysis::price_book::catalog;
 use gpufleet_analysis::price_book::export::Invoice;
-use gpufleet_analysis::price_book::{Book, catalog};
 use gpufleet_analysis::report::focus;
 use gpufleet_server::config::Config;
-use gpufleet_server::money::Money;
 use gpufleet_server::money::report::{self, Asked, Form, What};
 use gpufleet_server::money::tables::{self, Kind};
+use gpufleet_server::money::terms::Sources;
+use gpufleet_server::money::{Money, import};
 use gpufleet_server::store::model::{AuditEntry, MoneyTable};
 use gpufleet_server::store::{Store, StoreError};
 use gpufleet_server::words::text;
@@ -180,7 +181,15 @@ async fn prices(
     let said = match what {
         Prices::Import { files } => {
             let mut said = String::new();
-            for table in tables_of(&files, now)? {
+            let stored = store.money_tables().await?;
+            let sources = Sources {
+                stored,
+                ..Sources::of(config)
+            };
+            let sources = sources.read();
+            let tables = tables_of(&files, &sources, now)?;
+            import::check(&import::with(sources, &tables), &tables)?;
+            for table in tables {
                 said.push_str(&format!("kept {}, {}\n", table.name, table.kind));
                 let (target, detail) = (&table.name, rows(&table));
                 let keeping = store.keep_table(&table);
@@ -277,8 +286,13 @@ fn told(all: &[AuditEntry]) -> String {
     all.iter().filter(is_change).map(line).collect()
 }
 
-/// Tables from files: each CSV is one, and the pages of the catalog's JSON are one of rates together.
-fn tables_of(files: &[PathBuf], now: Timestamp) -> anyhow::Result<Vec<MoneyTable>> {
+/// Tables from files: each CSV is one, and the pages of the catalog's JSON are one of rates together, in the currency of what
+/// is there already and of the machine types that are known with it.
+fn tables_of(
+    files: &[PathBuf],
+    sources: &Sources,
+    now: Timestamp,
+) -> anyhow::Result<Vec<MoneyTable>> {
     let (mut found, mut pages, mut named) = (Vec::new(), Vec::new(), String::new());
     for file in files {
         let (name, text) = (file_name(file), read(file)?);
@@ -293,7 +307,8 @@ fn tables_of(files: &[PathBuf], now: Timestamp) -> anyhow::Result<Vec<MoneyTable
     }
     if !pages.is_empty() {
         let pages: Vec<&str> = pages.iter().map(String::as_str).collect();
-        let imported = catalog::import(&pages, &Book::shipped())?;
+        let book = import::with(sources.clone(), &found).book;
+        let imported = catalog::import(&pages, &book)?;
         for note in &imported.notes {
             tracing::warn!("{named}: {note}");
         }
@@ -324,6 +339,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_server::money::Machine;
     use gpufleet_server::store::StoreConfig;
 
     use super::*;
@@ -356,6 +372,17 @@ mod tests {
         prices(&store, &config, import, at)
             .await
             .expect("it is kept");
+        // What was exported in another currency takes no place of it, and is no change.
+        let euros = "from,until,team,amount,currency\n2026-10-01,,a,5,EUR\n";
+        std::fs::write(folder.path().join("budgets.csv"), euros).expect("a file");
+        let import = Prices::Import {
+            files: vec![folder.path().join("budgets.csv")],
+        };
+        let error = prices(&store, &config, import, at).await;
+        assert!(error.is_err_and(|it| it.to_string().contains("no row of budgets.csv")));
+        let kept = store.money_tables().await.expect("tables");
+        let kept: Vec<&str> = kept.iter().map(|it| it.content.as_str()).collect();
+        assert_eq!(kept, [euros.replace("EUR", "USD")]);
         let refused = async { Err::<(), _>(StoreError::ReadsOnly) };
         let change = ("prices import", "owners.csv", "owner rules, 3 rows");
         let later = Timestamp::from_seconds(1_790_000_060);
@@ -398,14 +425,16 @@ mod tests {
         assert_eq!(invoice.total(), 1_500_000_000);
     }
 
+    fn written(folder: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    }
+
     #[test]
     fn the_pages_of_a_catalog_become_one_table_beside_each_csv() {
         let folder = tempfile::tempdir().expect("a folder");
-        let file = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            std::fs::write(&path, text).expect("a file");
-            path
-        };
+        let file = |name: &str, text: &str| written(&folder, name, text);
         let page = |token: &str| format!(r#"{{"skus":[],"nextPageToken":"{token}"}}"#);
         let files = [
             file("page-1.json", &page("more")),
@@ -413,9 +442,57 @@ mod tests {
             file("page-2.json", &page("")),
         ];
         let now = Timestamp::from_seconds(1_790_000_000);
-        let tables = tables_of(&files, now).expect("tables");
+        let tables = tables_of(&files, &Sources::default(), now).expect("tables");
         let tables = tables.iter().map(|it| (it.name.as_str(), it.kind.as_str()));
         let expected = [("quotas.csv", "quotas"), ("page-1.json", "rates")];
         assert_eq!(tables.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_catalog_is_read_in_the_configured_currency_and_prices_machine_types_of_ones_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, text: &str| written(&folder, name, text);
+        let sku = |what: &str, unit: &str, units: i64| {
+            format!(
+                r#"{{"skuId":"S-{units}","description":"{what} running in Belgium","category":{{"usageType":"OnDemand"}},
+                "serviceRegions":["europe-west1"],"pricingInfo":[{{"effectiveTime":"2026-10-01T00:00:00Z","pricingExpression":{{
+                "usageUnit":"{unit}","tieredRates":[{{"unitPrice":{{"currencyCode":"EUR","units":"{units}"}}}}]}}}}]}}"#
+            )
+        };
+        let skus = [
+            sku("A9 Instance Core", "h", 2),
+            sku("A9 Instance Ram", "GiBy.h", 1),
+            sku("Nvidia B200 GPU", "h", 5),
+        ];
+        let page = format!(r#"{{"skus":[{}]}}"#, skus.join(","));
+        let files = [
+            file("page.json", &page),
+            file(
+                "own.csv",
+                "machine_type,gpu_model,gpu_count,vcpus,memory_gib\na9-big-4g,nvidia-b200,4,10,100\n",
+            ),
+        ];
+        let now = Timestamp::from_seconds(1_790_000_000);
+        let mut sources = Sources::default();
+        "EUR".clone_into(&mut sources.cost.currency);
+        let tables = tables_of(&files, &sources, now).expect("tables");
+        let terms = import::with(sources, &tables);
+        assert_eq!(terms.findings, [""; 0]);
+        let machine = Machine {
+            cluster: "prod",
+            machine_type: "a9-big-4g",
+            region: "europe-west1",
+            provisioning: "",
+            gpu_model: "",
+            gpus: 4,
+        };
+        // 10 cores, 100 GiB and 4 GPUs: 140 an hour, a quarter of it a GPU.
+        let second = terms.gpu_second(&machine, now.millis() + 30 * 86_400_000);
+        assert_eq!(second, Ok(35_000_000_000 / 3_600));
+        // In dollars none of it is a price, and nothing takes the place of what is there.
+        let dollars = Sources::default();
+        let tables = tables_of(&files[..1], &dollars, now).expect("tables");
+        let refused = import::check(&import::with(dollars, &tables), &tables);
+        assert!(refused.is_err_and(|it| it.to_string().contains("no row of page.json")));
     }
 }

@@ -24,6 +24,8 @@ pub mod tables;
 
 pub mod terms;
 
+pub mod import;
+
 pub mod month;
 
 pub mod report;

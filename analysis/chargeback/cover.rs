@@ -2,7 +2,9 @@
 //!
 //! Method. A commitment covers in every hour (of UTC) as many nodes of its machine type and region as it has, of those that
 //! are paid on demand: in proportion to their time where there are more. What of an hour nobody used is lost: it covers
-//! nothing of the next one, and is paid for all the same. It is a line of its own, also in hours without any node.
+//! nothing of the next one, and is paid for all the same. It is a line of its own, also in hours without any node. Of the
+//! hour that runs, and of one that has just ended, nobody knows yet what ran: they cover what is known to have run, and nothing
+//! of them is unused.
 //!
 //! The billed time of nodes that are alike is added up hour by hour; commitments take of that one after the other: first
 //! those that cover the nodes of one cluster alone, then the others, each in the order of their tables. What one took in all hours of a period is then divided over the nodes, by what each was billed in
@@ -16,6 +18,9 @@ use crate::price_book::{Basis, Commitment, Machine};
 
 /// Milliseconds of an hour.
 const HOUR: i64 = 3_600_000;
+
+/// So long after its end it is known of an hour what ran in it.
+const SETTLES_MS: i64 = 20 * 60_000;
 
 /// Which part of an hour is covered is told in 2^32nds, rounded up: over a month that is less than a millisecond.
 const PART_BITS: u32 = 32;
@@ -133,11 +138,14 @@ impl Coverage {
         let mut fit: Vec<&mut Kind> = fit.map(|it| it.1).collect();
         let mut unused_millis = 0;
         for (at, (from_ms, until_ms)) in hours(time).enumerate() {
-            let held = until_ms.min(commitment.until_ms) - from_ms.max(commitment.from_ms);
+            let held_until_ms = until_ms.min(commitment.until_ms).min(asked.now_ms);
+            let held = held_until_ms - from_ms.max(commitment.from_ms);
             let room = held.max(0) * i64::from(commitment.nodes);
             let left: Vec<i64> = fit.iter().map(|it| it.left[at]).collect();
             let used = left.iter().sum::<i64>().min(room);
-            unused_millis += room - used;
+            if until_ms + SETTLES_MS <= asked.now_ms {
+                unused_millis += room - used;
+            }
             // Nothing is divided where there is nothing.
             let parts = apportion(i128::from(used), &left).unwrap_or_default();
             for (kind, part) in fit.iter_mut().zip(parts) {
@@ -281,8 +289,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::fixture::{FIRST_HOUR, book, fleet, october};
-    use super::super::{Chargeback, NodePeriod, Tariff};
+    use super::super::{Asked, Chargeback, Detail, NodePeriod, Tariff, chargeback};
     use super::HOUR;
+    use crate::owner::Owners;
     use crate::price_book::Basis;
 
     /// Prices of which a millisecond costs whole nano-units, so that nothing is rounded.
@@ -379,6 +388,44 @@ mod tests {
         let made = october(&spot, &[period], &book(RATES, &committed("a", 1, 0, 720)));
         let unused = paid(&made).into_iter().find(|it| it.0 == "unused a");
         assert_eq!(unused, Some(("unused a".to_owned(), 12 * HOUR)));
+    }
+
+    #[test]
+    fn what_has_not_happened_yet_is_neither_covered_nor_unused() {
+        let at = |minute: i64, nodes: usize, committed_to: u32| {
+            // Computed until five minutes ago.
+            let known = [(0, minute - 5)];
+            let periods: Vec<NodePeriod> = (0..nodes).map(|it| billed(it, DAY, &known)).collect();
+            let made = chargeback(&Asked {
+                detail: Detail::Nodes,
+                from_ms: DAY.0,
+                until_ms: DAY.1,
+                now_ms: DAY.0 + minute * 60_000,
+                fleet: &fleet(nodes),
+                periods: &periods,
+                book: &book(RATES, ""),
+                commitments: book(RATES, &committed("c", committed_to, 0, 1_440)).commitments(),
+                owners: &Owners::default(),
+            });
+            assert!(made.balance().is_exact());
+            paid(&made)
+        };
+        let minutes = |all: &[(&str, i64)]| -> Vec<(String, i64)> {
+            let all = all.iter();
+            all.map(|it| (it.0.to_owned(), it.1 * 60_000)).collect()
+        };
+        // At 06:40 all four that are committed to are busy.
+        assert_eq!(at(400, 4, 4), minutes(&[("c", 4 * 395)]));
+        // Of four committed to two run: what the others were in the six hours that are over.
+        let half = [("c", 2 * 395), ("unused c", 2 * 360)];
+        assert_eq!(at(400, 2, 4), minutes(&half));
+        // At 06:10 the sixth of them may not be all known.
+        let half = [("c", 2 * 365), ("unused c", 2 * 300)];
+        assert_eq!(at(370, 2, 4), minutes(&half));
+        // Of two one is covered, no minute of which is still to come.
+        let one = [("c", 400), ("on_demand", 2 * 395 - 400)];
+        assert_eq!(at(400, 2, 1), minutes(&one));
+        assert_eq!(at(400, 0, 1), minutes(&[("unused c", 360)]));
     }
 
     fn spans() -> impl Strategy<Value = Vec<(i64, i64)>> {

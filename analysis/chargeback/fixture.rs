@@ -124,6 +124,7 @@ pub(crate) fn october_in(
         detail,
         from_ms: FIRST_HOUR * HOUR,
         until_ms: (FIRST_HOUR + 744) * HOUR,
+        now_ms: i64::MAX,
         fleet,
         periods,
         book,

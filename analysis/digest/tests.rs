@@ -25,6 +25,7 @@ fn made(
         detail: Detail::Nodes,
         from_ms: (FIRST_HOUR + hours.start) * HOUR,
         until_ms: (FIRST_HOUR + hours.end) * HOUR,
+        now_ms: i64::MAX,
         fleet,
         periods: &periods,
         book,

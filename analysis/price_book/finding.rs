@@ -109,6 +109,19 @@ pub enum Problem {
     },
 }
 
+impl Problem {
+    /// Whether the row is left out.
+    pub const fn leaves_out(&self) -> bool {
+        !matches!(
+            self,
+            Self::SpotNotBelow { .. }
+                | Self::GpuAboveNode { .. }
+                | Self::Overlap(_)
+                | Self::Gap { .. }
+        )
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(to, "{} line {}", self.table, self.line)

@@ -200,10 +200,13 @@ fn part_of_instance(share: &Resource, siblings: u32) -> (u32, u32) {
         .unwrap_or((1, siblings.clamp(1, MAX_REPLICAS)))
 }
 
-/// The compute slices of a profile: 3 of `3g.40gb`, also of `1c.3g.40gb`, a part of it, that shares them with others.
+/// The compute slices of a profile: 3 of `3g.40gb`, and 1 of `1c.3g.40gb`, which leaves the other two of that to others.
 fn slices_of(profile: &str) -> Option<u32> {
-    let mut pieces = profile.split('.');
-    pieces.find_map(|it| it.strip_suffix('g')?.parse().ok())
+    let count = |unit: char| -> Option<u32> {
+        let mut pieces = profile.split('.');
+        pieces.find_map(|it| it.strip_suffix(unit)?.parse().ok())
+    };
+    count('c').or_else(|| count('g'))
 }
 
 /// When it was accounted.
@@ -360,7 +363,8 @@ mod tests {
             "an exporter tells no more"
         );
         assert_eq!(part(&profile("1g.10gb+me"), 4), (1, 7));
-        assert_eq!(part(&profile("1c.2g.20gb"), 4), (2, 7));
+        assert_eq!(part(&profile("1c.2g.20gb"), 4), (1, 7), "its own part");
+        assert_eq!(part(&profile("2c.3g.40gb"), 4), (2, 7));
         assert_eq!(part(&profile("9g.80gb"), 4), (1, 4), "more than a card has");
         assert_eq!(part(&profile("half"), 4), (1, 4));
         let of_a30 = |text: &str| profile(text).with(attribute::GPU_MODEL, "NVIDIA A30");

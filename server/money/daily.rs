@@ -180,7 +180,8 @@ pub async fn make(
         return Ok(Written::default());
     }
     let range = whole.start.max(lost.unwrap_or(whole.start))..whole.end.min(today + 1);
-    let read = month::of_any_origin(store, range.clone(), None).await?;
+    let mut read = month::of_any_origin(store, range.clone(), None).await?;
+    read.at = Some(now);
     // Days that retention deleted meanwhile are not in what was read: the month stays as it stands.
     let kept_since = store.days_kept_since().await?;
     if kept_since.is_some_and(|it| range.start < it) {

@@ -63,6 +63,8 @@ pub const MAX_DAYS: i64 = 31;
 pub struct Days {
     /// The cluster that they are of; none: all live ones together.
     pub cluster: Option<String>,
+    /// When they were asked for: what is later has not happened yet. None where all of them are over.
+    pub at: Option<Timestamp>,
     /// Clusters that are not live, of which days were left out for that.
     pub not_live: BTreeSet<String>,
     /// The days, those of a resource one after the other.

@@ -89,6 +89,8 @@ pub struct Asked {
     pub by: Vec<By>,
     /// Of one cluster; else of all live ones.
     pub cluster: Option<String>,
+    /// When.
+    pub now: Timestamp,
     /// At which price.
     pub basis: Basis,
     /// In which version, of a FOCUS file.
@@ -174,11 +176,7 @@ impl Asked {
         let parse = |word: &str| {
             By::parse(word).ok_or_else(|| NotAsked::By(word.chars().take(40).collect()))
         };
-        let by: Vec<By> = by
-            .split(',')
-            .map(str::trim)
-            .map(parse)
-            .collect::<Result<_, _>>()?;
+        let by = by.split(',').map(str::trim).map(parse);
         Ok(Self {
             what,
             form,
@@ -187,8 +185,9 @@ impl Asked {
             whole: first..end.min(today),
             end_day: end,
             before_day: month_before(first),
-            by,
+            by: by.collect::<Result<_, _>>()?,
             cluster,
+            now,
             basis: Basis::FullyLoaded,
             focus: focus::Version::default(),
         })
@@ -318,6 +317,7 @@ pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 
     };
     let month = month::read(store, asked.days.clone(), cluster);
     let (mut month, earlier) = tokio::try_join!(month, earlier)?;
+    month.at = Some(asked.now);
     if asked.shows_training() {
         let hours = asked.days.start * HOURS..asked.days.end * HOURS;
         month.demand = store.demand(hours, cluster).await?;

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use gpufleet_analysis::owner::{Holder, Payer};
+use gpufleet_analysis::price_book::Basis;
 use gpufleet_analysis::report::efficiency::Advised;
 use gpufleet_analysis::right_size::{Held, Proposal, Silent, right_size};
 use gpufleet_telemetry::gpu_specs::Specs;
@@ -375,10 +376,10 @@ fn asked(
         resource.attribute(attribute::NODE).unwrap_or_default(),
     );
     let machine = Machine::told(cluster, node.as_deref(), model, 1);
-    let (priced_as, basis, _) = terms.machine(&machine, at.millis());
+    let (_, basis, _) = terms.machine(&machine, at.millis());
     // Of a machine that is bought nothing else is to be had, and of one whose like are all committed to nobody asks.
     let is_committed = committed.covers(&machine, (resource.origin(), basis));
-    let is_rented = priced_as == machine.machine_type;
+    let is_rented = basis != Basis::Own;
     let others = match is_rented && !is_committed {
         true => cards::to_be_had(terms, specs, (machine.region, basis), at.millis()),
         false => Vec::new(),

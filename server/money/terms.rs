@@ -1,6 +1,7 @@
 //! What holds now: the price book, the owner rules, the budgets, and what a node costs by them.
 //!
-//! A node is priced by its machine type, region and provisioning. One that tells no machine type, or one
+//! A node is priced by its machine type, region and provisioning; where its machine type has own rates there, by those
+//! from the first on, unless it is told to be Spot. One that tells no machine type, or one
 //! of which no rate is known at the time, is priced by the configured price of its GPU, if there is one: an own rate,
 //! of each card by itself, so that how many a node has need not be known. A rate of an imported table goes
 //! before shipped ones that begin when it does or later.
@@ -15,7 +16,7 @@ use gpufleet_analysis::inventory;
 use gpufleet_analysis::money;
 use gpufleet_analysis::owner::Owners;
 use gpufleet_analysis::price_book::{
-    Ask, Basis, Book, SHIPPED_MACHINES, SHIPPED_PRICES, Tables, Text, Unpriced, load,
+    Ask, Basis, Book, SHIPPED_MACHINES, SHIPPED_PRICES, Stretch, Tables, Text, Unpriced, load,
 };
 use gpufleet_analysis::table;
 use gpufleet_telemetry::identity::{Resource, attribute};
@@ -90,12 +91,21 @@ pub struct Machine<'a> {
 /// What has a price: a machine type, on what terms, and how many GPUs one has.
 pub type Paid = (String, Basis, u32);
 
-/// As what a node is priced over a time: itself, and where its machine type has no price its card, if that has one.
+/// As what a node is priced over a time: itself, bought from when that is said and rented before, and where its machine
+/// type has no price its card, if that has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PricedAs {
-    own: Paid,
+    /// With the moment from which own rates of its machine type count.
+    bought: Option<(i64, Whole)>,
+    rented: Whole,
     of_card: Option<Paid>,
-    /// When its machine type has a price.
+}
+
+/// A whole machine on some terms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Whole {
+    paid: Paid,
+    /// When that has a price.
     priced: Vec<(i64, i64)>,
 }
 
@@ -255,26 +265,33 @@ impl Terms {
 
     /// As what a node is priced over a time.
     pub fn priced_as(&self, machine: &Machine<'_>, from_ms: i64, until_ms: i64) -> PricedAs {
-        let basis = match machine.provisioning {
-            "spot" => Basis::Spot,
-            _ => Basis::OnDemand,
-        };
         let known = self.book.machine(machine.machine_type);
         let gpus = match known.map_or(0, |it| it.gpus()) {
             0 => machine.gpus,
             own => own,
         };
-        let own = (machine.machine_type.to_owned(), basis, gpus);
-        let quoted = self.book.quote(&ask(machine, &own, from_ms, until_ms));
-        let priced = quoted.into_iter().filter(|it| it.quote.is_ok());
+        let quoted = |basis| {
+            let paid = (machine.machine_type.to_owned(), basis, gpus);
+            let stretches = self.book.quote(&ask(machine, &paid, from_ms, until_ms));
+            (paid, stretches)
+        };
+        let (bought, rented) = match machine.provisioning {
+            "spot" => (None, Basis::Spot),
+            _ => (Some(quoted(Basis::Own)), Basis::OnDemand),
+        };
+        let bought = bought.and_then(|(paid, stretches)| {
+            let first = stretches.iter().find(|it| has_begun(it))?;
+            Some((first.from_ms, Whole::of(paid, &stretches)))
+        });
+        let (paid, stretches) = quoted(rented);
         let in_cluster = format!("{}/{}", machine.cluster, machine.gpu_model);
         let of_card = [in_cluster.as_str(), machine.gpu_model].map(own_name);
         let of_card = of_card
             .into_iter()
             .find(|it| self.book.machine(it).is_some());
         PricedAs {
-            priced: priced.map(|it| (it.from_ms, it.until_ms)).collect(),
-            own,
+            bought,
+            rented: Whole::of(paid, &stretches),
             of_card: of_card.map(|name| (name, Basis::Own, 1)),
         }
     }
@@ -297,13 +314,34 @@ impl Terms {
 }
 
 impl PricedAs {
-    /// As what it is priced in a part of that time: by its own machine type where that has a price in it.
+    /// As what it is priced in a part of that time: by its machine type where that has a price in it.
     pub fn within(&self, from_ms: i64, until_ms: i64) -> &Paid {
-        let mut priced = self.priced.iter();
+        let bought = self.bought.as_ref().filter(|it| it.0 < until_ms);
+        let whole = bought.map_or(&self.rented, |it| &it.1);
+        let mut priced = whole.priced.iter();
         let is_priced = priced.any(|it| it.0 < until_ms && from_ms < it.1);
         let of_card = self.of_card.as_ref().filter(|_| !is_priced);
-        of_card.unwrap_or(&self.own)
+        of_card.unwrap_or(&whole.paid)
     }
+}
+
+impl Whole {
+    fn of(paid: Paid, stretches: &[Stretch]) -> Self {
+        let priced = stretches.iter().filter(|it| it.quote.is_ok());
+        Self {
+            paid,
+            priced: priced.map(|it| (it.from_ms, it.until_ms)).collect(),
+        }
+    }
+}
+
+/// Whether the series has begun: it may have a gap, or contradict itself.
+fn has_begun(stretch: &Stretch) -> bool {
+    use Unpriced::{Before, NoMachine, NoRate, UnknownMachine};
+    !matches!(
+        stretch.quote,
+        Err(UnknownMachine(_) | NoMachine | NoRate(_) | Before { .. })
+    )
 }
 
 fn ask<'a>(

@@ -335,6 +335,7 @@ async fn make(
     let asked = asked.expect("the month was looked at before");
     let read = async {
         let mut days = month::read(&store, asked.days.clone(), scope.as_deref()).await?;
+        days.at = Some(at);
         month::serve(&mut days, &store, &asked.days, scope.as_deref()).await?;
         Ok::<_, crate::store::StoreError>(days)
     };

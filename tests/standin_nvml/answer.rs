@@ -82,6 +82,12 @@ impl Answering {
         models::mig_profile(name)
     }
 
+    /// The compute slices that are its own.
+    pub(crate) fn compute_slices(&self) -> Option<u32> {
+        let name = self.gpu().mig.get(usize::from(self.mig?))?;
+        models::mig_compute_slices(name)
+    }
+
     /// The number of the MIG instance's profile, its first memory slice and how many it has: one lies behind the other.
     pub(crate) fn placement(&self) -> Option<(u32, u32, u32)> {
         let place = |name: &String| Some(models::mig_place(models::mig_profile(name)?.0));

@@ -473,7 +473,7 @@ device! {
             sharedJpegCount: slices,
             sharedOfaCount: 0,
             gpuInstanceSliceCount: slices,
-            computeInstanceSliceCount: slices,
+            computeInstanceSliceCount: gpu.compute_slices().unwrap_or(slices),
             memorySizeMB: memory,
         })
     };

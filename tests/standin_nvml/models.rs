@@ -134,11 +134,21 @@ pub fn by_name(name: &str) -> &'static Model {
         .unwrap_or(&MODELS[0])
 }
 
-/// A MIG profile's compute slices and memory, from its name `<slices>g.<GiB>gb`.
+/// The compute slices and memory of a MIG profile's GPU instance, from its name `<slices>g.<GiB>gb`, also behind the part
+/// of it that a compute instance has (`1c.3g.40gb`).
 pub fn mig_profile(name: &str) -> Option<(u32, u64)> {
-    let (slices, memory) = name.split_once("g.")?;
+    let instance = name.split_once("c.").map_or(name, |it| it.1);
+    let (slices, memory) = instance.split_once("g.")?;
     let gib: u64 = memory.strip_suffix("gb")?.parse().ok()?;
     Some((slices.parse().ok()?, gib * 1024))
+}
+
+/// The compute slices that are its own: those of its GPU instance, unless it is a part of that.
+pub fn mig_compute_slices(name: &str) -> Option<u32> {
+    match name.split_once("c.") {
+        Some((slices, _)) => slices.parse().ok(),
+        None => mig_profile(name).map(|it| it.0),
+    }
 }
 
 /// The number of the profile of an instance with so many compute slices, and the memory slices that it takes, of the 8 of
@@ -160,6 +170,9 @@ mod tests {
     #[test]
     fn a_mig_profile_says_its_slices_and_memory() {
         assert_eq!(mig_profile("3g.40gb"), Some((3, 40 * 1024)));
+        assert_eq!(mig_profile("1c.3g.40gb"), mig_profile("3g.40gb"));
         assert_eq!(mig_profile("seven"), None);
+        let own = ["3g.40gb", "1c.3g.40gb", "seven"].map(mig_compute_slices);
+        assert_eq!(own, [Some(3), Some(1), None]);
     }
 }

@@ -213,7 +213,8 @@ fn open(
                 profile: name.map(|name| profile(&name)).unwrap_or_default(),
                 gpu_instance,
                 placement,
-                slices: attributes.map_or(0, |it| it.gpu_instance_slice_count),
+                // Of its GPU instance, which several may share, what is its own.
+                slices: attributes.map_or(0, |it| it.compute_instance_slice_count),
                 gpm,
             }))
         }

@@ -343,7 +343,9 @@ async fn nvlink_5_tells_each_links_errors_in_its_own_fields() {
 #[tokio::test]
 async fn mig_instances_are_shares_and_the_whole_has_no_utilisation() {
     let mut scenario = Scenario::of(2, H100, Load::Training);
-    scenario.gpus[0].mig = vec!["3g.40gb".to_owned(), "1g.10gb".to_owned()];
+    scenario.gpus[0].mig = ["3g.40gb", "1g.10gb", "1c.2g.20gb"]
+        .map(str::to_owned)
+        .to_vec();
     scenario.gpus[0].processes = vec![Process {
         pid: 77,
         memory_mib: 100,
@@ -364,7 +366,11 @@ async fn mig_instances_are_shares_and_the_whole_has_no_utilisation() {
         .iter()
         .filter(|it| it.resource.kind == ResourceKind::Share)
         .collect();
-    assert_eq!(shares.len(), 2);
+    assert_eq!(shares.len(), 3);
+    // A compute instance with one of the two slices of its GPU instance.
+    let part = &shares[2].resource;
+    assert_eq!(part.attribute(attribute::MIG_PROFILE), Some("1c.2g.20gb"));
+    assert_eq!(part.attribute(attribute::MIG_SLICES), Some("1/7"));
     let small = shares[1];
     let parent = &*round.gpu(0).resource.id;
     for (name, value) in [

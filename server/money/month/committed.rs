@@ -60,6 +60,7 @@ mod tests {
     use gpufleet_analysis::ledger::{Energy, Reason, State};
     use gpufleet_analysis::price_book::load;
     use gpufleet_telemetry::identity::Origin;
+    use gpufleet_telemetry::time::Timestamp;
 
     use super::super::fixture::day_of_card;
     use super::super::{Month, charge};
@@ -188,6 +189,18 @@ mod tests {
             .iter()
             .filter(|it| it.contains("together: all are not"));
         assert_eq!(told.count(), 1, "{:?}", a.findings);
+    }
+
+    #[test]
+    fn of_a_day_that_runs_nothing_is_unused_that_is_still_to_come() {
+        let terms = terms(&[("cb", 3, "b")]);
+        let half_past_six = Timestamp::from_millis(DAY * MILLIS_PER_DAY + 18 * HOUR + HOUR / 2);
+        let days = Days {
+            at: Some(half_past_six),
+            ..two_clusters()
+        };
+        let b = charged(&days.of_cluster("b"), &terms);
+        assert_eq!(came_to(&b), (3 * 18 * 40, (54 - 12) * 8));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::Holder;
 use gpufleet_analysis::price_book::Commitment;
 use gpufleet_analysis::report;
+use gpufleet_telemetry::time::Timestamp;
 
 use super::super::Terms;
 use super::nodes::Nodes;
@@ -25,6 +26,8 @@ pub(super) struct Gathered {
     pub(super) periods: Vec<NodePeriod>,
     /// What is committed to for them.
     pub(super) commitments: Vec<Commitment>,
+    /// When they were asked for; none where all of them are over.
+    at: Option<Timestamp>,
     /// What was wrong, one sentence each.
     pub(super) findings: Vec<String>,
 }
@@ -42,6 +45,7 @@ impl Gathered {
             detail,
             from_ms: range.start * MILLIS_PER_DAY,
             until_ms: range.end * MILLIS_PER_DAY,
+            now_ms: self.at.map_or(i64::MAX, |it| it.millis()),
             fleet: &self.fleet,
             periods,
             book: &terms.book,
@@ -87,6 +91,7 @@ pub(super) fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gather
         fleet,
         periods,
         commitments,
+        at: days.at,
         findings,
     }
 }

@@ -3,7 +3,7 @@
 //! How many GPUs a node has its machine type says; else it had as many as it was seen with for most of a
 //! day, so that a card that is exchanged is not one more, or as many as the inventory says, if that is more.
 //! A node that is priced by its cards is billed for each card while that was there, and for those that
-//! nobody accounted while the inventory had the node. Which of the two it is follows from the prices of each day, and not of
+//! nobody accounted while the inventory had the node; one that is bought as a whole is paid for as a whole. Which of the two it is follows from the prices of each day, and not of
 //! the time that a report is of: so a day costs the same whatever it is reported with.
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,8 +27,8 @@ pub(super) struct Nodes<'a> {
     base: Node,
     range: Span,
     of_count: BTreeMap<u32, PricedAs>,
-    /// By the count of GPUs that are paid for, and what of it is one.
-    placed: HashMap<(u32, Slot), usize>,
+    /// By the terms, the count of GPUs that are paid for, and what of it is one.
+    placed: HashMap<(Basis, u32, Slot), usize>,
     /// For how long GPUs of it are billed that nobody saw and that may have been gone, milliseconds.
     pub(super) unwatched_millis: i64,
 }
@@ -92,9 +92,10 @@ impl<'a> Nodes<'a> {
         let node = self.priced(count, day);
         self.unwatched_millis += unwatched_of(&of_day, node.gpus.max(count));
         let starting = starting_of(&of_day);
-        let billed = match node.basis {
-            Basis::Own => self.cards(&node, of_day, count, fleet),
-            _ => vec![self.whole(&node, of_day, fleet)],
+        // What stands for one of its cards has another name.
+        let billed = match node.machine_type == self.machine.machine_type {
+            true => vec![self.whole(&node, of_day, fleet)],
+            false => self.cards(&node, of_day, count, fleet),
         };
         periods.extend(billed.into_iter().map(|it| it.period(day, &starting)));
     }
@@ -156,7 +157,8 @@ impl<'a> Nodes<'a> {
 
     /// Its place in the fleet.
     fn place(&mut self, node: &Node, slot: Slot, fleet: &mut Fleet) -> usize {
-        *self.placed.entry((node.gpus, slot)).or_insert_with(|| {
+        let key = (node.basis, node.gpus, slot);
+        *self.placed.entry(key).or_insert_with(|| {
             fleet.nodes.push(node.clone());
             fleet.nodes.len() - 1
         })
@@ -318,153 +320,4 @@ fn unseen(seen: &[Span], there: &[Span], count: u32) -> Vec<Spans> {
 }
 
 #[cfg(test)]
-mod tests {
-    use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
-    use gpufleet_analysis::ledger::{Energy, Reason, State};
-    use gpufleet_analysis::price_book::load;
-    use gpufleet_analysis::table;
-
-    use super::super::fixture::day_of_card;
-    use super::super::{Days, charge};
-    use super::*;
-    use crate::money::terms::Sources;
-    use crate::store::model::{DayFacts, DayTime, LedgerDay};
-
-    const CARD: &str = "NVIDIA L40S";
-    /// A dollar an hour, in nano-units.
-    const DOLLAR: i128 = 1_000_000_000;
-
-    /// A card of `node-1` that was there from one hour of day 20,000 to another, or of days after it.
-    fn card(name: &str, from_h: i64, until_h: i64) -> LedgerDay {
-        card_of("", name, from_h, until_h)
-    }
-
-    /// The same on a machine of this type.
-    fn card_of(machine_type: &str, name: &str, from_h: i64, until_h: i64) -> LedgerDay {
-        let day = 20_000 + from_h / 24;
-        let ms = |hour: i64| 20_000 * MILLIS_PER_DAY + hour * 3_600_000;
-        let facts = DayFacts {
-            node: "node-1".to_owned(),
-            gpu_model: CARD.to_owned(),
-            machine_type: machine_type.to_owned(),
-            region: "here".to_owned(),
-            ..DayFacts::default()
-        };
-        let free = DayTime {
-            holder: 0,
-            state: State::Unallocated,
-            reason: Reason::Unknown,
-            millis: ms(until_h) - ms(from_h),
-            energy: Energy::default(),
-            lost_millis: 0,
-        };
-        day_of_card(name, facts, (day, (ms(from_h), ms(until_h))), vec![free])
-    }
-
-    fn hours(days: Vec<LedgerDay>, price: Option<&str>) -> (i64, i128) {
-        let days = Days {
-            days,
-            ..Days::default()
-        };
-        let price = price.map(|it| (CARD.to_owned(), it.to_owned()));
-        let terms = Terms::of(Sources {
-            gpu_hour_usd: price.into_iter().collect(),
-            cost: crate::money::CostConfig::default(),
-            ..Sources::default()
-        });
-        let month = charge(&days, 20_000..20_031, &terms, Detail::Gpus);
-        assert_eq!(month.made.total().cost, month.made.nodes_cost());
-        let total = month.made.total();
-        (total.gpu_millis / 3_600_000, total.cost)
-    }
-
-    fn all(cards: &[&str], from_h: i64, until_h: i64) -> Vec<LedgerDay> {
-        cards.iter().map(|it| card(it, from_h, until_h)).collect()
-    }
-
-    #[test]
-    fn a_card_that_is_exchanged_at_noon_is_not_one_more_for_the_month() {
-        let mut days = all(&["a", "b"], 0, 24);
-        days.push(card("old", 0, 13));
-        days.push(card("new", 12, 24));
-        days.extend(all(&["a", "b", "new"], 24, 48));
-        assert_eq!(hours(days.clone(), Some("1")), (145, 145 * DOLLAR));
-        let (without_price, cost) = hours(days, None);
-        assert_eq!(
-            (without_price, cost),
-            (144, 0),
-            "and without a price none either"
-        );
-    }
-
-    #[test]
-    fn a_machine_that_comes_back_with_other_cards_is_not_twice_as_large() {
-        let mut days = all(&["a", "b", "c"], 0, 10);
-        days.extend(all(&["d", "e", "f"], 11, 24));
-        assert_eq!(hours(days.clone(), Some("2")), (69, 138 * DOLLAR));
-        assert_eq!(hours(days, None), (69, 0));
-    }
-
-    #[test]
-    fn a_node_with_more_cards_than_any_machine_pays_for_each() {
-        let names: Vec<String> = (0..20).map(|it| format!("GPU-{it}")).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        assert_eq!(hours(all(&names, 0, 2), Some("1.5")), (40, 60 * DOLLAR));
-    }
-
-    #[test]
-    fn a_day_costs_the_same_in_every_report_also_where_the_rate_of_its_machine_begins_later() {
-        let begins = table::moment_text(20_010 * MILLIS_PER_DAY);
-        let rates = format!(
-            "{}\na3-highgpu-8g,here,on_demand,USD,40,,{begins},,list,a\n",
-            load::RATES.join(",")
-        );
-        let terms = Terms::of(Sources {
-            gpu_hour_usd: BTreeMap::from([(CARD.to_owned(), "1".to_owned())]),
-            files: vec![("rates.csv".to_owned(), Ok(rates))],
-            ..Sources::default()
-        });
-        assert_eq!(terms.findings, [""; 0]);
-        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
-        let of_day = |day: i64| {
-            let card = move |it: &str| card_of("a3-highgpu-8g", it, day * 24, day * 24 + 24);
-            names.map(card)
-        };
-        let days = Days {
-            days: [8, 9, 10, 11].into_iter().flat_map(of_day).collect(),
-            ..Days::default()
-        };
-        let cost = |range: std::ops::Range<i64>| {
-            let made = charge(&days, range, &terms, Detail::Nodes).made;
-            assert_eq!(made.total().unpriced_millis, 0);
-            made.total().cost / DOLLAR
-        };
-        let by_day = [8, 9, 10, 11].map(|day| cost(20_000 + day..20_001 + day));
-        assert_eq!(by_day, [192, 192, 960, 960], "by its cards, then by itself");
-        assert_eq!(cost(20_000..20_031), by_day.iter().sum::<i128>());
-    }
-
-    #[test]
-    fn what_was_there_for_most_of_the_day_counts() {
-        let count = |days: Vec<LedgerDay>| {
-            let mut gpus = BTreeMap::new();
-            for (gpu, day) in days.iter().enumerate() {
-                let spans = day.spans.iter().copied().map(Span::from).collect();
-                let of_gpu = GpuDay {
-                    spans,
-                    ..GpuDay::default()
-                };
-                gpus.insert(gpu, of_gpu);
-            }
-            usual_count(&gpus)
-        };
-        assert_eq!(count(Vec::new()), 0);
-        assert_eq!(count(all(&["a", "b"], 0, 24)), 2);
-        let mut exchanged = all(&["a"], 0, 24);
-        exchanged.extend([card("b", 0, 13), card("c", 12, 24)]);
-        assert_eq!(count(exchanged), 2);
-        let mut grown = all(&["a", "b"], 0, 24);
-        grown.extend(all(&["c", "d"], 12, 24));
-        assert_eq!(count(grown), 4, "of equal times the larger");
-    }
-}
+mod tests;

@@ -217,6 +217,7 @@ impl Days {
         let unreadable = self.unreadable.iter().filter(|it| it.cluster == cluster);
         Self {
             cluster: Some(cluster.to_owned()),
+            at: self.at,
             days: days.cloned().collect(),
             lives: lives.cloned().collect(),
             looked: looked.cloned().collect(),

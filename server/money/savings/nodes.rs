@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use gpufleet_analysis::price_book::Basis;
 use gpufleet_analysis::shutdown::{HourSeen, WEEK, WEEKS, Window, windows};
 use gpufleet_telemetry::identity::{Origin, Resource, attribute};
 use gpufleet_telemetry::time::Timestamp;
@@ -222,8 +223,8 @@ fn kind(
     let model = first.attribute(attribute::GPU_MODEL).unwrap_or_default();
     let machine = Machine::told(cluster, resource, model, 1);
     let at_ms = at.millis();
-    let (priced_as, basis, _) = terms.machine(&machine, at_ms);
-    let is_rented = !priced_as.is_empty() && priced_as == machine.machine_type;
+    let (_, basis, _) = terms.machine(&machine, at_ms);
+    let is_rented = basis != Basis::Own && !machine.machine_type.is_empty();
     if !is_rented || committed.covers(&machine, (first.origin(), basis)) {
         return None;
     }
@@ -238,7 +239,6 @@ fn kind(
 mod tests {
     use gpufleet_analysis::ledger::State;
     use gpufleet_analysis::owner::Payer;
-    use gpufleet_analysis::price_book::Basis;
     use gpufleet_telemetry::identity::ResourceKind;
 
     use super::*;
@@ -309,9 +309,16 @@ mod tests {
             "id,machine_type,region,nodes,basis,currency,hour,from,until,owner\n\
              c1,{MACHINE},{REGION},2,commitment_3y,USD,40,2026-01-01,2029-01-01,\n"
         );
+        let bought = format!(
+            "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n\
+             {MACHINE},basement,own,USD,20,,2026-01-01,,list,mine\n"
+        );
         let terms = Terms::of(Sources {
             gpu_hour_usd: BTreeMap::from([(CARD.to_owned(), "5".to_owned())]),
-            files: vec![("commitments.csv".to_owned(), Ok(table))],
+            files: vec![
+                ("commitments.csv".to_owned(), Ok(table)),
+                ("rates.csv".to_owned(), Ok(bought)),
+            ],
             ..Sources::default()
         });
         let of = || {
@@ -347,6 +354,8 @@ mod tests {
         assert_eq!(kind(MACHINE, REGION, "", Origin::Live), known(2));
         assert_eq!(kind(MACHINE, REGION, "spot", Origin::Live), known(0));
         assert_eq!(kind(MACHINE, REGION, "", Origin::Simulated), known(0));
+        // It is bought as a whole.
+        assert_eq!(kind(MACHINE, "basement", "", Origin::Live), None);
         // By its card: no rate of its machine type is known there, or it tells none.
         assert_eq!(kind(MACHINE, "nowhere", "", Origin::Live), None);
         assert_eq!(kind("", "", "", Origin::Live), None);

@@ -45,9 +45,10 @@ impl Bench {
     /// The month as the report has it: nano-units and GPU-milliseconds.
     async fn reported(&self, terms: &Terms, now: Timestamp) -> (i64, i64) {
         let range = first_day()..now.millis() / MILLIS_PER_DAY + 1;
-        let days = month::read(&self.store, range.clone(), None)
+        let mut days = month::read(&self.store, range.clone(), None)
             .await
             .expect("the store answers");
+        days.at = Some(now);
         let total = month::charge(&days, range, terms, Detail::Gpus)
             .made
             .total();
