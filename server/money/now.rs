@@ -115,8 +115,8 @@ struct OfNode {
     gpus: u32,
     /// Its node pool; empty where it is not known or nobody asks.
     pool: String,
-    /// What a second of one of its GPUs costs, looked up once.
-    second: Option<Result<i64, String>>,
+    /// What a second of one of its GPUs costs, looked up once for each model.
+    seconds: HashMap<String, Result<i64, String>>,
 }
 
 /// A GPU or share with its state.
@@ -266,9 +266,8 @@ fn take(
         .attribute(attribute::GPU_MODEL)
         .unwrap_or_default()
         .to_owned();
-    let of_model = model.clone();
     let cluster = Arc::clone(&it.idle.key.cluster);
-    let second = node.second.get_or_insert_with(|| {
+    let second = node.seconds.entry(model.clone()).or_insert_with(|| {
         let resource = node.resource.as_deref();
         let machine = Machine::told(&cluster, resource, &model, node.gpus.max(1));
         let second = terms.gpu_second(&machine, at.millis());
@@ -291,7 +290,7 @@ fn take(
             let fix = format!("[detect.gpu_hour_usd] \"{model}\" = \"what an hour costs\"");
             let unpriced = Unpriced {
                 cluster: Arc::clone(&cluster),
-                model,
+                model: model.clone(),
                 why: format!("{why}. One line mends it: {fix}"),
             };
             *found.unpriced.entry(unpriced).or_default() += 1;
@@ -318,7 +317,7 @@ fn take(
         state: it.idle.state,
     };
     if it.is_free {
-        let pool = idle::pool(&cluster, &node.pool, &of_model);
+        let pool = idle::pool(&cluster, &node.pool, &model);
         let keeper = terms.owners.keeper(&pool, at.millis());
         it.idle.payer = Payer::Team(keeper.to_owned());
     }

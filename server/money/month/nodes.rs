@@ -2,22 +2,27 @@
 //!
 //! How many GPUs a node has its machine type says; else it had as many as it was seen with for most of a
 //! day, so that a card that is exchanged is not one more, or as many as the inventory says, if that is more.
-//! A node that is priced by its cards is billed for each card while that was there, and for those that
-//! nobody accounted while the inventory had the node. Which of the two it is follows from the prices of each day, and not of
+//! A node that is priced by its cards is billed for each card, at the price of its own model, while that was there, and for
+//! those that nobody accounted while the inventory had the node: at the prices of those that were seen least that day, and
+//! where none was seen at that of one of its cards. Which of the two it is follows from the prices of each day, and not of
 //! the time that a report is of: so a day costs the same whatever it is reported with.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use gpufleet_analysis::chargeback::{Fleet, GpuPeriod, Node, NodePeriod, Part};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::idle;
 use gpufleet_analysis::price_book::Basis;
 
-use super::super::terms::PricedAs;
+use super::super::terms::{Paid, PricedAs};
 use super::super::{Machine, Terms};
 use super::gather::{GpuDay, NodeDay, NodeKey, Seen};
 use super::seller;
 use super::spans::{Span, Spans, joined, length, within};
+
+#[cfg(test)]
+mod tests;
 
 /// What a node is in the chargeback: one, or where its count of GPUs changes from day to day several, or
 /// where it is priced by its cards one a card.
@@ -25,10 +30,13 @@ pub(super) struct Nodes<'a> {
     terms: &'a Terms,
     machine: Machine<'a>,
     base: Node,
+    /// Its node pool; empty where it is not known.
+    node_pool: String,
     range: Span,
-    of_count: BTreeMap<u32, PricedAs>,
-    /// By the count of GPUs that are paid for, and what of it is one.
-    placed: HashMap<(u32, Slot), usize>,
+    /// By count and model of its cards.
+    priced_as: HashMap<(u32, Arc<str>), PricedAs>,
+    /// By count and model of the GPUs that are paid for, and what of it is one.
+    placed: HashMap<(u32, String, Slot), usize>,
     /// For how long GPUs of it are billed that nobody saw and that may have been gone, milliseconds.
     pub(super) unwatched_millis: i64,
 }
@@ -52,7 +60,7 @@ impl<'a> Nodes<'a> {
             resource: seller::resource(&seen),
             seller: seller::of(&seen, &key.machine_type, &terms.sources.cost.service),
             project: seen.account,
-            pool: idle::pool(&key.cluster, &seen.pool, &seen.gpu_model),
+            pool: String::new(),
             machine_type: String::new(),
             region: key.region.clone(),
             zone: seen.zone,
@@ -72,8 +80,9 @@ impl<'a> Nodes<'a> {
             terms,
             machine,
             base,
+            node_pool: seen.pool,
             range,
-            of_count: BTreeMap::new(),
+            priced_as: HashMap::new(),
             placed: HashMap::new(),
             unwatched_millis: 0,
         }
@@ -89,14 +98,31 @@ impl<'a> Nodes<'a> {
     ) {
         trim_gone(&mut of_day);
         let count = usual_count(&of_day.gpus).max(of_day.count);
-        let node = self.priced(count, day);
+        let models = self.models(&of_day);
+        let node = self.priced(count, &models[0], day);
         self.unwatched_millis += unwatched_of(&of_day, node.gpus.max(count));
         let starting = starting_of(&of_day);
-        let billed = match node.basis {
-            Basis::Own => self.cards(&node, of_day, count, fleet),
-            _ => vec![self.whole(&node, of_day, fleet)],
+        let mut models_of_day = models.iter();
+        let is_by_card = models_of_day.any(|it| self.paid(count, it, day).1 == Basis::Own);
+        let billed = match is_by_card {
+            true => self.cards(of_day, (day, &models[0]), count, fleet),
+            false => vec![self.whole(&node, of_day, fleet)],
         };
         periods.extend(billed.into_iter().map(|it| it.period(day, &starting)));
+    }
+
+    /// The models of its cards of a day, each once, that of the first card first: one at least.
+    fn models(&self, of_day: &NodeDay) -> Vec<Arc<str>> {
+        let mut models: Vec<Arc<str>> = Vec::new();
+        for model in of_day.gpus.values().map(|it| &it.model) {
+            if !model.is_empty() && !models.contains(model) {
+                models.push(Arc::clone(model));
+            }
+        }
+        if models.is_empty() {
+            models.push(self.base.gpu_model.as_str().into());
+        }
+        models
     }
 
     /// A node that is paid for as a whole.
@@ -104,59 +130,94 @@ impl<'a> Nodes<'a> {
         Billed {
             node: self.place(node, Slot::Whole, fleet),
             spans: joined([of_day.spans, of_day.there].concat()),
-            gpus: cards(of_day.gpus).map(|it| it.1).collect(),
+            gpus: cards(of_day.gpus).map(|it| it.2).collect(),
         }
     }
 
-    /// A node of which each card is paid for by itself, also those that nobody accounted of so many.
+    /// A node of which each card is paid for by itself, also those that nobody accounted of so many. A card that tells no
+    /// model is of `usual`.
     fn cards(
         &mut self,
-        node: &Node,
         of_day: NodeDay,
+        (day, usual): (i64, &Arc<str>),
         count: u32,
         fleet: &mut Fleet,
     ) -> Vec<Billed> {
         let (mut billed, mut seen) = (Vec::new(), Spans::new());
-        for (spans, card) in cards(of_day.gpus) {
+        let mut node_of: HashMap<Arc<str>, Node> = HashMap::new();
+        let mut seen_millis: Vec<(i64, Arc<str>)> = Vec::new();
+        for (model, spans, card) in cards(of_day.gpus) {
+            let model = match model.is_empty() {
+                true => Arc::clone(usual),
+                false => model,
+            };
             seen.extend_from_slice(&spans);
+            seen_millis.push((card.present_millis, Arc::clone(&model)));
+            let node = node_of
+                .entry(model)
+                .or_insert_with_key(|model| self.card(model, day));
             billed.push(Billed {
                 node: self.place(node, Slot::Card(card.gpu), fleet),
                 spans,
                 gpus: vec![card],
             });
         }
+        // What was not accounted for longest is most likely the card that was seen least.
+        seen_millis.sort_by_key(|it| it.0);
         let unseen = unseen(&seen, &joined(of_day.there), count).into_iter();
-        billed.extend(unseen.enumerate().map(|(slot, spans)| Billed {
-            node: self.place(node, Slot::Unseen(slot), fleet),
-            spans,
-            gpus: Vec::new(),
+        billed.extend(unseen.enumerate().map(|(slot, spans)| {
+            let model = seen_millis.get(slot).map_or(usual, |it| &it.1);
+            let node = self.card(model, day);
+            Billed {
+                node: self.place(&node, Slot::Unseen(slot), fleet),
+                spans,
+                gpus: Vec::new(),
+            }
         }));
         billed
     }
 
-    /// The node with so many GPUs as it is priced on a day.
-    fn priced(&mut self, gpus: u32, day: i64) -> Node {
-        let (terms, range) = (self.terms, self.range);
-        let machine = Machine {
-            gpu_model: &self.base.gpu_model,
-            gpus,
-            ..self.machine
-        };
-        let priced = || terms.priced_as(&machine, range.from_ms, range.until_ms);
-        let priced = self.of_count.entry(gpus).or_insert_with(priced);
-        let of_day = Span::days(&(day..day + 1));
-        let (machine_type, basis, gpus) = priced.within(of_day.from_ms, of_day.until_ms).clone();
+    /// One card of this model as it is priced by itself on a day; without a price where it has none of its own.
+    fn card(&mut self, model: &Arc<str>, day: i64) -> Node {
+        Node {
+            gpus: 1,
+            ..self.priced(1, model, day)
+        }
+    }
+
+    /// The node with so many GPUs of this model as it is priced on a day.
+    fn priced(&mut self, gpus: u32, model: &Arc<str>, day: i64) -> Node {
+        let (machine_type, basis, gpus) = self.paid(gpus, model, day).clone();
         Node {
             machine_type,
             basis,
             gpus,
+            pool: idle::pool(&self.base.cluster, &self.node_pool, model),
+            gpu_model: model.to_string(),
             ..self.base.clone()
         }
     }
 
+    /// As what it is paid for then.
+    fn paid(&mut self, gpus: u32, model: &Arc<str>, day: i64) -> &Paid {
+        let (terms, range) = (self.terms, self.range);
+        let machine = Machine {
+            gpu_model: model,
+            gpus,
+            ..self.machine
+        };
+        let priced = || terms.priced_as(&machine, range.from_ms, range.until_ms);
+        let known = self.priced_as.entry((gpus, Arc::clone(model)));
+        let of_day = Span::days(&(day..day + 1));
+        known
+            .or_insert_with(priced)
+            .within(of_day.from_ms, of_day.until_ms)
+    }
+
     /// Its place in the fleet.
     fn place(&mut self, node: &Node, slot: Slot, fleet: &mut Fleet) -> usize {
-        *self.placed.entry((node.gpus, slot)).or_insert_with(|| {
+        let key = (node.gpus, node.gpu_model.clone(), slot);
+        *self.placed.entry(key).or_insert_with(|| {
             fleet.nodes.push(node.clone());
             fleet.nodes.len() - 1
         })
@@ -186,8 +247,8 @@ impl Billed {
     }
 }
 
-/// Cards as the chargeback has them, with when each was accounted.
-fn cards(gpus: BTreeMap<usize, GpuDay>) -> impl Iterator<Item = (Spans, GpuPeriod)> {
+/// Cards as the chargeback has them, with the model of each and when it was accounted.
+fn cards(gpus: BTreeMap<usize, GpuDay>) -> impl Iterator<Item = (Arc<str>, Spans, GpuPeriod)> {
     gpus.into_iter().map(|(gpu, it)| {
         let spans = joined(it.spans);
         let period = GpuPeriod {
@@ -195,7 +256,7 @@ fn cards(gpus: BTreeMap<usize, GpuDay>) -> impl Iterator<Item = (Spans, GpuPerio
             present_millis: length(&spans),
             parts: it.parts,
         };
-        (spans, period)
+        (it.model, spans, period)
     })
 }
 
@@ -315,156 +376,4 @@ fn unseen(seen: &[Span], there: &[Span], count: u32) -> Vec<Spans> {
     }
     slots.retain(|it| !it.is_empty());
     slots.into_iter().map(joined).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
-    use gpufleet_analysis::ledger::{Energy, Reason, State};
-    use gpufleet_analysis::price_book::load;
-    use gpufleet_analysis::table;
-
-    use super::super::fixture::day_of_card;
-    use super::super::{Days, charge};
-    use super::*;
-    use crate::money::terms::Sources;
-    use crate::store::model::{DayFacts, DayTime, LedgerDay};
-
-    const CARD: &str = "NVIDIA L40S";
-    /// A dollar an hour, in nano-units.
-    const DOLLAR: i128 = 1_000_000_000;
-
-    /// A card of `node-1` that was there from one hour of day 20,000 to another, or of days after it.
-    fn card(name: &str, from_h: i64, until_h: i64) -> LedgerDay {
-        card_of("", name, from_h, until_h)
-    }
-
-    /// The same on a machine of this type.
-    fn card_of(machine_type: &str, name: &str, from_h: i64, until_h: i64) -> LedgerDay {
-        let day = 20_000 + from_h / 24;
-        let ms = |hour: i64| 20_000 * MILLIS_PER_DAY + hour * 3_600_000;
-        let facts = DayFacts {
-            node: "node-1".to_owned(),
-            gpu_model: CARD.to_owned(),
-            machine_type: machine_type.to_owned(),
-            region: "here".to_owned(),
-            ..DayFacts::default()
-        };
-        let free = DayTime {
-            holder: 0,
-            state: State::Unallocated,
-            reason: Reason::Unknown,
-            millis: ms(until_h) - ms(from_h),
-            energy: Energy::default(),
-            lost_millis: 0,
-        };
-        day_of_card(name, facts, (day, (ms(from_h), ms(until_h))), vec![free])
-    }
-
-    fn hours(days: Vec<LedgerDay>, price: Option<&str>) -> (i64, i128) {
-        let days = Days {
-            days,
-            ..Days::default()
-        };
-        let price = price.map(|it| (CARD.to_owned(), it.to_owned()));
-        let terms = Terms::of(Sources {
-            gpu_hour_usd: price.into_iter().collect(),
-            cost: crate::money::CostConfig::default(),
-            ..Sources::default()
-        });
-        let month = charge(&days, 20_000..20_031, &terms, Detail::Gpus);
-        assert_eq!(month.made.total().cost, month.made.nodes_cost());
-        let total = month.made.total();
-        (total.gpu_millis / 3_600_000, total.cost)
-    }
-
-    fn all(cards: &[&str], from_h: i64, until_h: i64) -> Vec<LedgerDay> {
-        cards.iter().map(|it| card(it, from_h, until_h)).collect()
-    }
-
-    #[test]
-    fn a_card_that_is_exchanged_at_noon_is_not_one_more_for_the_month() {
-        let mut days = all(&["a", "b"], 0, 24);
-        days.push(card("old", 0, 13));
-        days.push(card("new", 12, 24));
-        days.extend(all(&["a", "b", "new"], 24, 48));
-        assert_eq!(hours(days.clone(), Some("1")), (145, 145 * DOLLAR));
-        let (without_price, cost) = hours(days, None);
-        assert_eq!(
-            (without_price, cost),
-            (144, 0),
-            "and without a price none either"
-        );
-    }
-
-    #[test]
-    fn a_machine_that_comes_back_with_other_cards_is_not_twice_as_large() {
-        let mut days = all(&["a", "b", "c"], 0, 10);
-        days.extend(all(&["d", "e", "f"], 11, 24));
-        assert_eq!(hours(days.clone(), Some("2")), (69, 138 * DOLLAR));
-        assert_eq!(hours(days, None), (69, 0));
-    }
-
-    #[test]
-    fn a_node_with_more_cards_than_any_machine_pays_for_each() {
-        let names: Vec<String> = (0..20).map(|it| format!("GPU-{it}")).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        assert_eq!(hours(all(&names, 0, 2), Some("1.5")), (40, 60 * DOLLAR));
-    }
-
-    #[test]
-    fn a_day_costs_the_same_in_every_report_also_where_the_rate_of_its_machine_begins_later() {
-        let begins = table::moment_text(20_010 * MILLIS_PER_DAY);
-        let rates = format!(
-            "{}\na3-highgpu-8g,here,on_demand,USD,40,,{begins},,list,a\n",
-            load::RATES.join(",")
-        );
-        let terms = Terms::of(Sources {
-            gpu_hour_usd: BTreeMap::from([(CARD.to_owned(), "1".to_owned())]),
-            files: vec![("rates.csv".to_owned(), Ok(rates))],
-            ..Sources::default()
-        });
-        assert_eq!(terms.findings, [""; 0]);
-        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
-        let of_day = |day: i64| {
-            let card = move |it: &str| card_of("a3-highgpu-8g", it, day * 24, day * 24 + 24);
-            names.map(card)
-        };
-        let days = Days {
-            days: [8, 9, 10, 11].into_iter().flat_map(of_day).collect(),
-            ..Days::default()
-        };
-        let cost = |range: std::ops::Range<i64>| {
-            let made = charge(&days, range, &terms, Detail::Nodes).made;
-            assert_eq!(made.total().unpriced_millis, 0);
-            made.total().cost / DOLLAR
-        };
-        let by_day = [8, 9, 10, 11].map(|day| cost(20_000 + day..20_001 + day));
-        assert_eq!(by_day, [192, 192, 960, 960], "by its cards, then by itself");
-        assert_eq!(cost(20_000..20_031), by_day.iter().sum::<i128>());
-    }
-
-    #[test]
-    fn what_was_there_for_most_of_the_day_counts() {
-        let count = |days: Vec<LedgerDay>| {
-            let mut gpus = BTreeMap::new();
-            for (gpu, day) in days.iter().enumerate() {
-                let spans = day.spans.iter().copied().map(Span::from).collect();
-                let of_gpu = GpuDay {
-                    spans,
-                    ..GpuDay::default()
-                };
-                gpus.insert(gpu, of_gpu);
-            }
-            usual_count(&gpus)
-        };
-        assert_eq!(count(Vec::new()), 0);
-        assert_eq!(count(all(&["a", "b"], 0, 24)), 2);
-        let mut exchanged = all(&["a"], 0, 24);
-        exchanged.extend([card("b", 0, 13), card("c", 12, 24)]);
-        assert_eq!(count(exchanged), 2);
-        let mut grown = all(&["a", "b"], 0, 24);
-        grown.extend(all(&["c", "d"], 12, 24));
-        assert_eq!(count(grown), 4, "of equal times the larger");
-    }
 }

@@ -103,6 +103,24 @@ async fn who_asks_within_a_second_shares_one_walk_of_the_fleet() {
 }
 
 #[tokio::test]
+async fn each_gpu_of_a_node_costs_what_its_own_model_does() {
+    let of = |index| fixture::gpu("prod", "desk", index, Does::Nothing, Origin::Live);
+    let (dear, mut cheap) = (of(0), of(1));
+    let other = Resource::clone(&cheap.resource).with(attribute::GPU_MODEL, "NVIDIA L4");
+    cheap.resource = Arc::new(other);
+    let mut config = Config::for_tests();
+    let prices = [("NVIDIA H100 80GB HBM3", "3.6"), ("NVIDIA L4", "0.36")];
+    let prices = prices.map(|it| (it.0.to_owned(), it.1.to_owned()));
+    config.detect.gpu_hour_usd = prices.into_iter().collect();
+    let ids = [&dear, &cheap].map(|it| Arc::clone(&it.key.id));
+    let server = server_with(config, vec![dear, cheap], false).await;
+    let (app, terms) = (&server.app, server.app.money.terms());
+    let found = now::walked(app, &terms, &Grant { cluster: None }, app.clock.now()).await;
+    let second = |id: &str| found.gpu("prod", id).and_then(|it| it.second);
+    assert_eq!(ids.map(|it| second(&it)), [Some(1_000_000), Some(100_000)]);
+}
+
+#[tokio::test]
 async fn the_page_leads_to_the_dashboard_on_cost_where_grafana_is_known() {
     let words = "the dashboard on cost";
     let (_, page) = server().await.get("/cost").await;

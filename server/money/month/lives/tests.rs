@@ -313,6 +313,37 @@ fn a_node_that_is_priced_by_its_cards_pays_for_those_that_nobody_saw() {
 }
 
 #[test]
+fn what_nobody_saw_of_two_kinds_of_cards_costs_what_the_one_seen_least_does() {
+    let of = |model: &str, at: usize, mut days: Vec<LedgerDay>| {
+        let mut day = days.swap_remove(at);
+        let facts = &mut Arc::make_mut(&mut day.of).facts;
+        facts.machine_type.clear();
+        facts.gpu_model = model.to_owned();
+        day
+    };
+    let mut there = life("a", 0, 10, true);
+    there.record.node.machine.clear();
+    there.record.node.gpus = 2;
+    let days = Days {
+        days: vec![
+            of("cheap", 0, told("a", 2, 10, 10)),
+            of("dear", 1, told("a", 2, 6, 6)),
+        ],
+        lives: vec![there],
+        ..Days::default()
+    };
+    let prices = [("cheap", "1"), ("dear", "3")];
+    let prices = prices.map(|it| (it.0.to_owned(), it.1.to_owned()));
+    let terms = Terms::of(Sources {
+        gpu_hour_usd: prices.into_iter().collect(),
+        ..Sources::default()
+    });
+    let made = charge(&days, FIRST_DAY..FIRST_DAY + 31, &terms, Detail::Gpus).made;
+    assert_eq!(made.total().gpu_millis, 20 * HOUR);
+    assert_eq!(made.total().cost, 40 * DOLLAR);
+}
+
+#[test]
 fn days_outside_of_the_range_are_not_billed() {
     let made = charged(Vec::new(), vec![life("a", -100, 24 * 40, true)]);
     assert_eq!(hours(&made), [(State::Unobserved, 8 * 31 * 24)]);
