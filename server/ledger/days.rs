@@ -185,6 +185,12 @@ pub fn part(share: &Resource, siblings: u32) -> (u32, u32) {
     part_of_instance(share, siblings)
 }
 
+/// The same as the share itself tells it; none of one that is one of as many as there are.
+pub fn told_part(share: &Resource) -> Option<(u32, u32)> {
+    let told = part(share, 1);
+    (told == part(share, 2)).then_some(told)
+}
+
 fn part_of_instance(share: &Resource, siblings: u32) -> (u32, u32) {
     let model = share.attribute(attribute::GPU_MODEL).unwrap_or_default();
     let of_model = gpu_specs::mig_slices(model);

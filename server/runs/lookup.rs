@@ -6,9 +6,10 @@ use std::sync::Arc;
 use gpufleet_analysis::mfu::Utilisation;
 use gpufleet_telemetry::catalog::gpu::TENSOR_ACTIVE;
 use gpufleet_telemetry::gpu_specs::Specs;
-use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
+use super::card::Card;
 use super::utilisation::{Gpus, Hfu};
 use super::{KnownRun, Run, RunKey, Runs};
 use crate::App;
@@ -45,11 +46,8 @@ pub fn kept_from(app: &App, now: Timestamp) -> Timestamp {
 }
 
 /// The card of a GPU or share that a rank names; none where the GPU is not reported.
-pub fn card(fleet: &Fleet, cluster: &Arc<str>, gpu: &str) -> Option<String> {
-    let live = live(fleet, cluster, gpu)?;
-    live.resource
-        .attribute(attribute::GPU_MODEL)
-        .map(str::to_owned)
+pub fn card(fleet: &Fleet, cluster: &Arc<str>, gpu: &str) -> Option<Card> {
+    Card::of(&live(fleet, cluster, gpu)?.resource)
 }
 
 /// MFU and HFU of a run, by what the fleet knows of its GPUs.
@@ -68,7 +66,8 @@ pub fn utilisation(
         card: &|gpu| card(fleet, cluster, gpu),
         tensor: &tensor,
     };
-    let in_table = |gpu: &str| (gpus.card)(gpu).filter(|it| specs.lookup(it).is_some());
+    let is_in_table = |it: &Card| !it.is_part() && specs.lookup(&it.model).is_some();
+    let in_table = |gpu: &str| (gpus.card)(gpu).filter(is_in_table);
     let stated = run.mfu_of_stated_peak(in_table);
     let mfu = stated.unwrap_or_else(|| run.mfu(gpus.card, specs));
     (mfu, run.hfu(&gpus, specs, now))

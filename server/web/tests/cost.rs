@@ -1,12 +1,14 @@
 //! The money on the web port: the page, the reports, and what they refuse.
 
 use gpufleet_telemetry::gpu_specs::Specs;
-use gpufleet_telemetry::identity::{Resource, attribute};
+use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+use gpufleet_telemetry::training::RunId;
 
 use super::*;
 use crate::auth::Grant;
 use crate::money::now::{self, MoneySnapshot};
 use crate::money::savings::Savings;
+use crate::runs::{KnownRun, RankFacts, Run, RunFacts, RunKey, cost};
 
 #[tokio::test]
 async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_mends_it() {
@@ -118,6 +120,40 @@ async fn each_gpu_of_a_node_costs_what_its_own_model_does() {
     let found = now::walked(app, &terms, &Grant { cluster: None }, app.clock.now()).await;
     let second = |id: &str| found.gpu("prod", id).and_then(|it| it.second);
     assert_eq!(ids.map(|it| second(&it)), [Some(1_000_000), Some(100_000)]);
+}
+
+#[tokio::test]
+async fn a_rank_on_a_mig_instance_costs_that_part_of_its_card() {
+    let mut share = fixture::gpu("prod", "desk", 0, Does::Work, Origin::Live);
+    let id = Arc::clone(&share.key.id);
+    share.key.kind = ResourceKind::Share;
+    let mut config = Config::for_tests();
+    let price = ("NVIDIA H100 80GB HBM3".to_owned(), "3.6".to_owned());
+    config.detect.gpu_hour_usd = [price].into();
+    let rank = RankFacts {
+        gpu: Arc::clone(&id),
+        ..RankFacts::default()
+    };
+    let key = RunKey {
+        cluster: "prod".into(),
+        run: RunId::parse("n/job/u/0").expect("an id"),
+    };
+    let run = Run::of_store(KnownRun {
+        key: key.clone(),
+        facts: RunFacts::default(),
+        ranks: vec![(0, rank)],
+        is_part: false,
+    });
+    for (slices, hour) in [("1/7", Some(514_285_714)), ("", None)] {
+        let told = Resource::clone(&share.resource).with(attribute::MIG_SLICES, slices);
+        share.resource = Arc::new(Resource {
+            kind: ResourceKind::Share,
+            ..told
+        });
+        let server = server_with(config.clone(), vec![share.clone()], false).await;
+        let price = cost::price(&server.app, (&key, &run));
+        assert_eq!(price.clone().ok(), hour, "{slices}: {price:?}");
+    }
 }
 
 #[tokio::test]
