@@ -3,9 +3,10 @@
 //!
 //! One walk over what is live. What is idle by design, a warm standby, is not told as idle, nor is what is on a node that
 //! takes no work: what nobody holds on one that is cordoned or taken back drains, and what does not work on one that is
-//! not ready is unhealthy. A GPU that has shares is left out, its shares are looked at: each is a part of its card.
+//! not ready is unhealthy. Of a GPU that has shares these are looked at, each a part of its card, and what they leave of
+//! it, which nobody can hold.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,7 @@ const STANDS_FOR: Duration = Duration::from_secs(10);
 /// Most snapshots that are kept, the newest: of all clusters, and of those that tokens are bound to.
 const KEPT: usize = 8;
 
-/// A GPU or share that is idle, or on a node that takes no work.
+/// A GPU or share that is idle, or on a node that takes no work; or what the shares of a GPU leave of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Idle {
     /// Which.
@@ -56,8 +57,17 @@ pub struct Idle {
     pub job: String,
     /// Whose it is; of a free one who is to give it out.
     pub payer: Payer,
+    /// So many slices of so many of its card it is: of a GPU that has shares those that are left.
+    pub part: (u32, u32),
     /// What it costs a day, nano-units; none without a price.
     pub day_cost: Option<i128>,
+}
+
+/// How many GPUs these are together, thousandths: a share is a part of one.
+pub fn milli_gpus<'a>(all: impl IntoIterator<Item = &'a Idle>) -> u64 {
+    let parts = all.into_iter().map(|it| it.part);
+    let gpus: f64 = parts.map(|it| f64::from(it.0) / f64::from(it.1)).sum();
+    (gpus * 1e3).round() as u64
 }
 
 impl MoneySnapshot {
@@ -119,11 +129,26 @@ struct OfNode {
     seconds: HashMap<String, Result<i64, String>>,
 }
 
+/// A card that has shares.
+#[derive(Default)]
+struct Cut {
+    /// So many slices of so many each of them is.
+    parts: Vec<(u32, u32)>,
+    /// Whether anything is heard of any of them.
+    is_heard: bool,
+}
+
 /// A GPU or share with its state.
 struct IdleCandidate {
     idle: Idle,
     resource: Arc<Resource>,
     is_share: bool,
+    /// Whether it is what shares leave of their card.
+    is_rest: bool,
+    /// Whether its node takes no work.
+    is_drained: bool,
+    /// Whether nothing is heard of it.
+    is_silent: bool,
     /// Whether its node is not ready.
     is_lost: bool,
     /// Whether nobody holds it.
@@ -174,7 +199,6 @@ pub fn now(
     let has_policies = !terms.owners.idle.is_empty();
     let pools = has_policies.then(|| inventory.node_pools());
     let mut nodes: HashMap<(Arc<str>, Arc<str>), OfNode> = HashMap::new();
-    let mut cards: BTreeSet<(Arc<str>, String)> = BTreeSet::new();
     let mut siblings: HashMap<(Arc<str>, String), u32> = HashMap::new();
     let mut all = Vec::new();
     fleet.visit(|live| {
@@ -196,29 +220,39 @@ pub fn now(
                     .attribute(attribute::PARENT)
                     .unwrap_or_default();
                 let card = (Arc::clone(&live.key.cluster), parent.to_owned());
-                *siblings.entry(card.clone()).or_default() += 1;
-                cards.insert(card);
+                *siblings.entry(card).or_default() += 1;
                 all.push(seen(live, at, &said));
             }
             ResourceKind::Endpoint | ResourceKind::Rank => {}
         }
     });
+    let mut cut: HashMap<(Arc<str>, String), Cut> = HashMap::new();
+    for it in all.iter_mut().filter(|it| it.is_share) {
+        let parent = it.resource.attribute(attribute::PARENT).unwrap_or_default();
+        let card = (Arc::clone(&it.idle.key.cluster), parent.to_owned());
+        it.idle.part = days::part(&it.resource, siblings.get(&card).copied().unwrap_or(1));
+        let cut = cut.entry(card).or_default();
+        cut.parts.push(it.idle.part);
+        cut.is_heard |= !it.is_silent;
+    }
     let mut found = MoneySnapshot::default();
-    for it in all {
+    for mut it in all {
         let key = &it.idle.key;
-        if !it.is_share && cards.contains(&(Arc::clone(&key.cluster), key.id.to_string())) {
-            continue;
+        let card = (Arc::clone(&key.cluster), key.id.to_string());
+        if let Some(cut) = cut.get(&card).filter(|_| !it.is_share) {
+            let Some(rest) = rest_of(&cut.parts) else {
+                continue;
+            };
+            it = it.rest(rest, cut.is_heard);
         }
+        let key = &it.idle.key;
         let name = (Arc::clone(&key.cluster), Arc::clone(&it.idle.node));
         let node_pool = pools
             .as_ref()
             .map(|it| it.of_node(&name.0, &name.1).to_owned());
         let node = nodes.entry(name).or_default();
         node.pool = node_pool.unwrap_or_default();
-        let parent = it.resource.attribute(attribute::PARENT).unwrap_or_default();
-        let card = (Arc::clone(&key.cluster), parent.to_owned());
-        let siblings = siblings.get(&card).copied().unwrap_or(1);
-        take(&mut found, it, node, siblings, terms, at);
+        take(&mut found, it, node, terms, at);
     }
     let since = |it: &Idle| it.since.unwrap_or(Timestamp(i64::MAX));
     found
@@ -241,8 +275,12 @@ fn seen(live: &Live, at: Timestamp, nodes: &NodesNow) -> IdleCandidate {
             since: status.since,
             job: String::new(),
             payer: Payer::Nobody,
+            part: (1, 1),
             day_cost: None,
         },
+        is_rest: false,
+        is_silent: status.is_silent,
+        is_drained: nodes.is_draining(live),
         resource: Arc::clone(&live.resource),
         is_share: live.key.kind == ResourceKind::Share,
         is_lost,
@@ -253,11 +291,51 @@ fn seen(live: &Live, at: Timestamp, nodes: &NodesNow) -> IdleCandidate {
     }
 }
 
+impl IdleCandidate {
+    /// What shares leave of it: so many slices of so many; and whether any of them is heard.
+    fn rest(mut self, part: (u32, u32), is_heard: bool) -> Self {
+        // Since when is not known: the card was whole, or its shares held more of it.
+        let state = match self.idle.state {
+            state if self.is_lost || state == State::Unhealthy => state,
+            _ if !is_heard => State::Unobserved,
+            _ if self.is_drained => State::Draining,
+            _ => State::Unallocated,
+        };
+        self.idle = Idle {
+            state,
+            since: None,
+            part,
+            ..self.idle
+        };
+        (self.is_rest, self.is_free) = (true, true);
+        self
+    }
+}
+
+/// What is left of a card of which these are parts; none where nothing is.
+fn rest_of(parts: &[(u32, u32)]) -> Option<(u32, u32)> {
+    let (mut taken, mut of) = (0_u64, 1_u64);
+    for (slices, whole) in parts.iter().map(|it| (u64::from(it.0), u64::from(it.1))) {
+        let common = of.checked_mul(whole / divisor(of, whole))?;
+        taken = taken * (common / of) + slices * (common / whole);
+        of = common;
+    }
+    let left = of.checked_sub(taken).filter(|it| *it > 0)?;
+    Some((left.try_into().ok()?, of.try_into().ok()?))
+}
+
+/// The greatest common divisor of two numbers above 0.
+fn divisor(one: u64, other: u64) -> u64 {
+    match one % other {
+        0 => other,
+        rest => divisor(other, rest),
+    }
+}
+
 fn take(
     found: &mut MoneySnapshot,
     mut it: IdleCandidate,
     node: &mut OfNode,
-    siblings: u32,
     terms: &Terms,
     at: Timestamp,
 ) {
@@ -273,10 +351,7 @@ fn take(
         let second = terms.gpu_second(&machine, at.millis());
         second.map_err(|why| why.to_string())
     });
-    let (slices, of) = match it.is_share {
-        true => days::part(&it.resource, siblings),
-        false => (1, 1),
-    };
+    let (slices, of) = it.idle.part;
     let mut own_second = None;
     match second {
         Ok(second) => {
@@ -321,8 +396,10 @@ fn take(
         let keeper = terms.owners.keeper(&pool, at.millis());
         it.idle.payer = Payer::Team(keeper.to_owned());
     }
-    let in_cluster = found.all.entry(cluster).or_default();
-    in_cluster.insert(Arc::clone(&it.idle.key.id), known);
+    if !it.is_rest {
+        let in_cluster = found.all.entry(cluster).or_default();
+        in_cluster.insert(Arc::clone(&it.idle.key.id), known);
+    }
     match it.idle.state {
         State::Draining => found.held_back.push(it.idle),
         _ if it.is_lost => found.held_back.push(it.idle),
@@ -341,4 +418,22 @@ fn rule_for(holder: &Holder, at: Timestamp) -> String {
         (namespace, _) => ("namespace", namespace),
     };
     format!("{date},,{kind},,{value},TEAM")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_shares_leave_of_their_card_is_the_rest_of_it() {
+        assert_eq!(rest_of(&[(1, 7), (3, 7)]), Some((3, 7)));
+        assert_eq!(rest_of(&[(1, 10); 10]), None);
+        assert_eq!(
+            rest_of(&[(3, 28); 4]),
+            Some((16, 28)),
+            "replicas of an instance"
+        );
+        assert_eq!(rest_of(&[(1, 7), (3, 28)]), Some((21, 28)));
+        assert_eq!(rest_of(&[(4, 7), (4, 7)]), None, "more than there is");
+    }
 }

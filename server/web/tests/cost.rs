@@ -157,6 +157,36 @@ async fn a_rank_on_a_mig_instance_costs_that_part_of_its_card() {
 }
 
 #[tokio::test]
+async fn what_mig_instances_leave_of_their_card_is_free_and_costs_its_part() {
+    let card = fixture::gpu("prod", "desk", 0, Does::Unknown, Origin::Live);
+    let told = Resource::new(ResourceKind::Share, "MIG-1");
+    let told = told.with(attribute::PARENT, &*card.key.id);
+    let told = told.with(attribute::GPU_MODEL, "NVIDIA H100 80GB HBM3");
+    let mut share = fixture::gpu("prod", "desk", 1, Does::Work, Origin::Live);
+    share.resource = Arc::new(told.with(attribute::MIG_SLICES, "1/7"));
+    (share.key.kind, share.key.id) = (ResourceKind::Share, "MIG-1".into());
+    let mut config = Config::for_tests();
+    let price = ("NVIDIA H100 80GB HBM3".to_owned(), "7".to_owned());
+    config.detect.gpu_hour_usd = [price].into();
+    let id = Arc::clone(&card.key.id);
+    let server = server_with(config, vec![card, share], false).await;
+    let (app, terms) = (&server.app, server.app.money.terms());
+    let found = now::walked(app, &terms, &Grant { cluster: None }, app.clock.now()).await;
+    let idle: Vec<_> = found.idle.iter().map(|it| (&it.key.id, it.part)).collect();
+    assert_eq!(idle, [(&id, (6, 7))]);
+    assert_eq!(now::milli_gpus(&found.idle), 857);
+    let dollars = |nano: i128| (nano as f64 / 1e9 * 100.0).round() / 100.0;
+    let day = found.idle[0].day_cost.map(dollars);
+    assert_eq!(day, Some(144.0), "6 of 7 dollars an hour");
+    let hour = found.hour_cost.get(&Origin::Live).copied().map(dollars);
+    assert_eq!(hour, Some(7.0), "as in the month");
+    assert!(
+        found.gpu("prod", &id).is_none(),
+        "it is no GPU of anybody's"
+    );
+}
+
+#[tokio::test]
 async fn the_page_leads_to_the_dashboard_on_cost_where_grafana_is_known() {
     let words = "the dashboard on cost";
     let (_, page) = server().await.get("/cost").await;
