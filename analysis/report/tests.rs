@@ -486,6 +486,7 @@ fn use_and_waste_are_ranked_by_money_and_inefficiency_is_apart() {
     let mut told = efficiency::uses(&self::report(&fleet, &unpriced));
     told.retain(|it| it.payer == "money");
     assert_eq!(told[0].cost_per_useful_hour, None);
+    assert_eq!(told[0].inefficiency, None, "not known is not 0");
     assert!(money.cost_per_useful_hour.is_some());
     let waste = efficiency::waste(&made, &fleet);
     assert!(waste.windows(2).all(|it| it[0].sum.cost >= it[1].sum.cost));
