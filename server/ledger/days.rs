@@ -118,7 +118,14 @@ fn kept(before: &DayFacts, told: DayFacts, is_over: bool) -> DayFacts {
         true => before.clone(),
         false => told,
     };
+    // Replicas keep their names when their device is divided by another number.
+    let (slices, whole) = match before.of {
+        0 => (told.slices, told.of),
+        whole => (before.slices, whole),
+    };
     DayFacts {
+        slices,
+        of: whole,
         node: of(&before.node, told.node),
         machine_type: of(&before.machine_type, told.machine_type),
         region: of(&before.region, told.region),
@@ -349,6 +356,27 @@ mod tests {
         check(&spot, &unnamed, true, ["n1", "i1", "spot", ""]);
         let nothing = facts("", "", "", "");
         check(&nothing, &mended, true, ["n1", "i1", "on_demand", "here"]);
+    }
+
+    #[test]
+    fn a_day_that_is_over_keeps_the_part_of_its_card_that_a_share_was_then() {
+        let replica = |of: u32| DayFacts {
+            node: "n1".to_owned(),
+            slices: u32::from(of > 0),
+            of,
+            ..DayFacts::default()
+        };
+        let part = |before: u32, told: u32, is_over| {
+            let found = kept(&replica(before), replica(told), is_over);
+            (found.slices, found.of)
+        };
+        assert_eq!(
+            part(2, 4, true),
+            (1, 2),
+            "late data of a day of two replicas"
+        );
+        assert_eq!(part(2, 4, false), (1, 4), "the day runs");
+        assert_eq!(part(0, 4, true), (1, 4), "it was not known");
     }
 
     #[test]
