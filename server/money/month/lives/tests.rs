@@ -257,6 +257,31 @@ fn a_node_that_agents_call_by_its_full_name_is_one_and_so_is_one_that_was_made_a
 }
 
 #[test]
+fn a_node_that_is_renamed_at_noon_is_billed_once_until_midnight() {
+    let lives = || vec![life("new", 12, 48, true), life("old", 0, 12, true)];
+    let charged = |is_old: &dyn Fn(usize) -> bool| {
+        let mut days = told("old", 0, 24, 24);
+        let mut later = told("new", 24, 48, 48);
+        for (card, day) in later.iter_mut().enumerate().filter(|it| is_old(it.0)) {
+            Arc::make_mut(&mut day.of).id = format!("old-{card}");
+        }
+        days.extend(later);
+        hours(&charged(days, lives()))
+    };
+    assert_eq!(charged(&|_| true), [(State::Unallocated, 8 * 48)]);
+    // Into a machine that was made at noon one card of the old one was put.
+    let made = charged(&|card| card == 0);
+    assert_eq!(
+        made,
+        [
+            (State::StartingNode, 8),
+            (State::Unallocated, 8 * 48),
+            (State::Unobserved, 8 * 11),
+        ]
+    );
+}
+
+#[test]
 fn a_machine_with_two_names_is_billed_once_and_what_could_be_two_machines_is_told() {
     let made = charged(told("a", 0, 24, 24), vec![life("a.rack", 0, 24, true)]);
     assert_eq!(hours(&made), [(State::Unallocated, 8 * 24)]);
