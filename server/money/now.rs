@@ -6,7 +6,7 @@
 //! not ready is unhealthy. Of a GPU that has shares these are looked at, each a part of its card, and what they leave of
 //! it, which nobody can hold.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +88,15 @@ pub struct Unpriced {
     pub why: String,
 }
 
+/// A holder without an owner.
+#[derive(Debug)]
+pub struct Unowned {
+    /// The GPUs that it has, or has shares of.
+    pub cards: BTreeSet<Arc<str>>,
+    /// The row of the table of owner rules that could name its team.
+    pub rule: String,
+}
+
 /// What stands now.
 #[derive(Debug, Default)]
 pub struct MoneySnapshot {
@@ -95,10 +104,10 @@ pub struct MoneySnapshot {
     pub idle: Vec<Idle>,
     /// What drains, and what is unhealthy because its node is not ready.
     pub held_back: Vec<Idle>,
-    /// GPUs without a price, counted.
-    pub unpriced: BTreeMap<Unpriced, usize>,
-    /// Holders without an owner with how many GPUs or shares each has, and what could name its owner.
-    pub unowned: BTreeMap<(Arc<str>, String), (usize, String)>,
+    /// GPUs without a price, by their ids; of one that has shares it is the card's.
+    pub unpriced: BTreeMap<Unpriced, BTreeSet<Arc<str>>>,
+    /// Holders without an owner, by their cluster and name.
+    pub unowned: BTreeMap<(Arc<str>, String), Unowned>,
     /// What everything costs an hour, nano-units, by origin; of what has a price.
     pub hour_cost: BTreeMap<Origin, i128>,
     /// Every GPU or share by cluster and id.
@@ -292,6 +301,15 @@ fn seen(live: &Live, at: Timestamp, nodes: &NodesNow) -> IdleCandidate {
 }
 
 impl IdleCandidate {
+    /// The card that it is, or is a share of.
+    fn card(&self) -> Arc<str> {
+        let parent = self.resource.attribute(attribute::PARENT);
+        match parent.filter(|it| self.is_share && !it.is_empty()) {
+            Some(parent) => parent.into(),
+            None => Arc::clone(&self.idle.key.id),
+        }
+    }
+
     /// What shares leave of it: so many slices of so many; and whether any of them is heard.
     fn rest(mut self, part: (u32, u32), is_heard: bool) -> Self {
         // Since when is not known: the card was whole, or its shares held more of it.
@@ -368,7 +386,8 @@ fn take(
                 model: model.clone(),
                 why: format!("{why}. One line mends it: {fix}"),
             };
-            *found.unpriced.entry(unpriced).or_default() += 1;
+            let cards = found.unpriced.entry(unpriced).or_default();
+            cards.insert(it.card());
         }
     }
     let holder = Holder::told_by(&it.resource);
@@ -381,8 +400,11 @@ fn take(
         if it.idle.payer == Payer::Unowned {
             let job = (Arc::clone(&cluster), holder.job.clone());
             let unowned = found.unowned.entry(job);
-            let fix = rule_for(&holder, at);
-            unowned.or_insert((0, fix)).0 += 1;
+            let unowned = unowned.or_insert_with(|| Unowned {
+                cards: BTreeSet::new(),
+                rule: rule_for(&holder, at),
+            });
+            unowned.cards.insert(it.card());
         }
     }
     let known = PricedGpu {

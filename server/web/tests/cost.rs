@@ -125,7 +125,7 @@ async fn each_gpu_of_a_node_costs_what_its_own_model_does() {
 #[tokio::test]
 async fn a_rank_on_a_mig_instance_costs_that_part_of_its_card() {
     let mut share = fixture::gpu("prod", "desk", 0, Does::Work, Origin::Live);
-    let id = Arc::clone(&share.key.id);
+    let (id, whole) = (Arc::clone(&share.key.id), Arc::clone(&share.resource));
     share.key.kind = ResourceKind::Share;
     let mut config = Config::for_tests();
     let price = ("NVIDIA H100 80GB HBM3".to_owned(), "3.6".to_owned());
@@ -145,7 +145,7 @@ async fn a_rank_on_a_mig_instance_costs_that_part_of_its_card() {
         is_part: false,
     });
     for (slices, hour) in [("1/7", Some(514_285_714)), ("", None)] {
-        let told = Resource::clone(&share.resource).with(attribute::MIG_SLICES, slices);
+        let told = Resource::clone(&whole).with(attribute::MIG_SLICES, slices);
         share.resource = Arc::new(Resource {
             kind: ResourceKind::Share,
             ..told
@@ -154,6 +154,31 @@ async fn a_rank_on_a_mig_instance_costs_that_part_of_its_card() {
         let price = cost::price(&server.app, (&key, &run));
         assert_eq!(price.clone().ok(), hour, "{slices}: {price:?}");
     }
+}
+
+#[tokio::test]
+async fn a_card_is_one_gpu_without_a_price_or_an_owner_however_many_replicas_it_has() {
+    let card = fixture::gpu("prod", "desk", 0, Does::Unknown, Origin::Live);
+    let replica = |number: u32| {
+        let mut it = fixture::gpu("prod", "desk", number + 1, Does::Work, Origin::Live);
+        let told = Resource::clone(&it.resource).with(attribute::PARENT, &*card.key.id);
+        let told = told.with(attribute::REPLICA_OF, &*card.key.id);
+        it.resource = Arc::new(Resource {
+            kind: ResourceKind::Share,
+            ..told.with(attribute::REPLICAS, "4")
+        });
+        it.key.kind = ResourceKind::Share;
+        it
+    };
+    let all = [vec![card.clone()], (0..4).map(replica).collect()].concat();
+    let server = server_of(all, false).await;
+    let (app, terms) = (&server.app, server.app.money.terms());
+    let found = now::walked(app, &terms, &Grant { cluster: None }, app.clock.now()).await;
+    let unpriced: Vec<usize> = found.unpriced.values().map(BTreeSet::len).collect();
+    assert_eq!(unpriced, [1]);
+    let unowned: Vec<usize> = found.unowned.values().map(|it| it.cards.len()).collect();
+    assert_eq!(unowned, [1]);
+    assert!(found.idle.is_empty(), "{:?}", found.idle);
 }
 
 #[tokio::test]
