@@ -353,7 +353,9 @@ fn known_hours(it: &Summary, gpu_millis: i64) -> Figure<i64> {
 
 fn is_nothing_recorded(it: &Summary) -> bool {
     let missing = i64::try_from(it.this.missing.len());
-    it.this.missing_of.is_empty() && missing.is_ok_and(|count| count >= DAYS)
+    // Where some clusters are recorded, of who has nothing there nothing may be.
+    let is_theirs = it.this.missing_of.is_empty() || it.this.sum.gpu_millis == 0;
+    is_theirs && missing.is_ok_and(|count| count >= DAYS)
 }
 
 fn held(it: &Summary) -> Figure<i64> {

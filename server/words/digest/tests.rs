@@ -137,6 +137,9 @@ fn days_that_one_cluster_lacks_are_named_with_it_and_the_figures_of_the_others_s
         "{}",
         said.title
     );
+    it.this.sum = Sum::default();
+    let said = say(&it, "x");
+    assert!(said.title.ends_with(": nothing is recorded of it"));
 }
 
 #[test]
