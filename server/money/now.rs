@@ -335,6 +335,8 @@ fn rest_of(parts: &[(u32, u32)]) -> Option<(u32, u32)> {
     let (mut taken, mut of) = (0_u64, 1_u64);
     for (slices, whole) in parts.iter().map(|it| (u64::from(it.0), u64::from(it.1))) {
         let common = of.checked_mul(whole / divisor(of, whole))?;
+        // Parts that have so little in common nobody made.
+        u32::try_from(common).ok()?;
         taken = taken * (common / of) + slices * (common / whole);
         of = common;
     }
