@@ -36,8 +36,10 @@ pub struct Stretch<'a> {
     pub made: &'a Chargeback,
     /// What they point into.
     pub fleet: &'a Fleet,
-    /// Days of it of which nothing is recorded, since the Unix epoch.
+    /// Days of it of which nothing is recorded, of any cluster or of some, since the Unix epoch.
     pub missing: &'a [i64],
+    /// The clusters that lack some of these days; none where nothing of any is recorded of them.
+    pub missing_of: &'a [String],
 }
 
 /// What a digest is made from.
@@ -72,8 +74,10 @@ pub struct Spent {
     pub states: BTreeMap<State, Sum>,
     /// GPU-milliseconds that somebody held for it: not what it pays of GPUs and commitments that nobody used.
     pub held_gpu_millis: i64,
-    /// Days of which nothing is recorded; those of everybody.
+    /// Days of which nothing is recorded, of any cluster or of some; those of everybody.
     pub missing: Vec<i64>,
+    /// The clusters that lack some of them; none where nothing of any is recorded.
+    pub missing_of: Vec<String>,
 }
 
 /// A payer's week.
@@ -144,6 +148,7 @@ impl Stretch<'_> {
             let spent = Spent {
                 held_gpu_millis: held.get(payer.as_str()).copied().unwrap_or(0),
                 missing: self.missing.to_vec(),
+                missing_of: self.missing_of.to_vec(),
                 sum: group.sum,
                 states: group.states,
             };
@@ -190,11 +195,12 @@ pub fn summaries(asked: &Asked<'_>) -> Vec<Summary> {
             own.push(one);
         }
     }
-    let missing = [this, before, month].map(|it| it.missing);
+    let stretches = [this, before, month];
     let summary = |payer: String| {
         let mut of = |number: usize| {
             let nothing = || Spent {
-                missing: missing[number].to_vec(),
+                missing: stretches[number].missing.to_vec(),
+                missing_of: stretches[number].missing_of.to_vec(),
                 ..Spent::default()
             };
             spent[number].remove(&payer).unwrap_or_else(nothing)

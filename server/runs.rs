@@ -43,6 +43,7 @@ pub mod stuck;
 pub mod history;
 pub mod figures;
 pub mod utilisation;
+pub mod card;
 pub mod heat;
 pub mod attempts;
 pub mod goodput;

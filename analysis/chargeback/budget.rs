@@ -92,7 +92,10 @@ impl Course {
             let to_come = self.of_days(day + 1 - self.today);
             to_come.is_some_and(|it| whole + it > budget)
         };
-        past.or_else(|| (self.today..self.end).find(is_gone))
+        // Today has cost more than the mean of the days before.
+        let today = (self.spent() > budget).then_some(self.today);
+        past.or(today)
+            .or_else(|| (self.today..self.end).find(is_gone))
     }
 }
 

@@ -555,6 +555,26 @@ fn a_budget_is_forecast_by_the_last_week_and_says_on_which_day_it_is_gone() {
 }
 
 #[test]
+fn a_budget_that_is_gone_by_what_today_has_cost_so_far_is_gone_today() {
+    let parts = [part(Some(0), State::ActiveUnrated, HOUR)];
+    let mut days: Vec<_> = (0..10).map(|day| period(0, day * 24, &parts)).collect();
+    days.extend((0..5).map(|hour| period(0, 240 + hour, &parts)));
+    let made = october(&fleet(1), &days, &book(RATES, ""));
+    let first = FIRST_HOUR / 24;
+    let budgets = BTreeMap::from([("science".to_owned(), 1_000 * USD)]);
+    let at = |day: i64| {
+        let now_ms = (first + day) * MILLIS_PER_DAY;
+        made.budgets(&budgets, now_ms, made.until_ms).remove(0)
+    };
+    let standing = at(10);
+    assert_eq!((standing.spent, standing.is_over()), (1_200 * USD, true));
+    assert_eq!(standing.gone_on_day, Some(first + 10));
+    let before_a_whole_day = at(0);
+    assert_eq!(before_a_whole_day.forecast, None);
+    assert_eq!(before_a_whole_day.gone_on_day, Some(first));
+}
+
+#[test]
 fn the_day_in_which_the_record_begins_is_no_measure_of_the_days_to_come() {
     let parts = [part(Some(0), State::ActiveUnrated, HOUR)];
     // An hour in the evening of the fifth day, two on the sixth, one on the seventh, at 80 each.

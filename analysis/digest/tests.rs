@@ -43,6 +43,7 @@ fn digest(periods: &[NodePeriod], missing: [&[i64]; 3], rates: &str) -> Vec<Summ
         made: &made[number],
         fleet: &fleet,
         missing: missing[number],
+        missing_of: &[],
     };
     let budgets = std::collections::BTreeMap::from([("science".to_owned(), 500_000_000_000)]);
     let end_ms = (FIRST_HOUR + 744) * HOUR;

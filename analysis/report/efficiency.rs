@@ -45,7 +45,8 @@ pub struct Use {
     pub active_millionths: Option<i128>,
     /// What a useful GPU-hour cost, nano-units; none without one, or where some of the time has no price.
     pub cost_per_useful_hour: Option<i128>,
-    /// What inefficiency cost, nano-units; none where no active time was held against a target.
+    /// What inefficiency cost, nano-units; none where no active time was held against a target, or where some of the
+    /// inefficient time has no price.
     pub inefficiency: Option<i128>,
     /// What its training runs came to.
     pub training: Training,
@@ -99,7 +100,9 @@ pub fn uses(report: &Report<'_>) -> Vec<Use> {
             active_millionths: ratio(active.gpu_millis.into(), 1_000_000, observed.into()),
             cost_per_useful_hour: ratio(group.sum.cost, 3_600_000, active.gpu_millis.into())
                 .filter(|_| group.sum.unpriced_millis == 0),
-            inefficiency: is_rated.then(|| lost.unwrap_or(0)),
+            inefficiency: is_rated
+                .then(|| lost.unwrap_or(0))
+                .filter(|_| low.unpriced_millis == 0),
         }
     };
     groups.into_iter().map(of).collect()

@@ -490,7 +490,9 @@ fn use_and_waste_are_ranked_by_money_and_inefficiency_is_apart() {
     }
     let told = efficiency::uses(&self::report(&fleet, &unpriced));
     let told = told.iter().find(|it| it.payer == priced);
-    assert_eq!(told.map(|it| it.cost_per_useful_hour), Some(None));
+    let told = told.expect("it is still there");
+    assert_eq!(told.cost_per_useful_hour, None);
+    assert!(told.inefficiency.is_none(), "not known is not 0");
     let waste = efficiency::waste(&made, &fleet);
     assert!(waste.windows(2).all(|it| it[0].sum.cost >= it[1].sum.cost));
     let all: i128 = waste.iter().map(|it| it.sum.cost).sum();

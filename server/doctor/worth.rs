@@ -1,6 +1,6 @@
 //! What has no price, no owner, or no peak to be compared with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::gpu_specs;
@@ -19,11 +19,11 @@ pub(super) fn prices(look: &Look<'_>) -> Looked {
     let live = unpriced.filter(|(it, _)| look.is_live(&it.cluster));
     // One finding for each model: the line is the same in every cluster.
     let mut by_model: BTreeMap<&str, (usize, &str, Vec<Place>)> = BTreeMap::new();
-    for (it, count) in live {
+    for (it, cards) in live {
         let of = by_model
             .entry(&it.model)
             .or_insert((0, &it.why, Vec::new()));
-        of.0 += count;
+        of.0 += cards.len();
         of.2.push(cluster(&it.cluster));
     }
     let finding = |(model, (gpus, why, clusters)): (&str, (usize, &str, Vec<Place>))| {
@@ -62,8 +62,12 @@ pub(super) fn prices(look: &Look<'_>) -> Looked {
 pub(super) fn owners(look: &Look<'_>) -> Looked {
     let unowned = look.found.unowned.iter();
     let live: Vec<_> = unowned.filter(|it| look.is_live(&it.0.0)).collect();
-    let gpus: usize = live.iter().map(|it| it.1.0).sum();
-    let Some((_, (_, rule))) = live.iter().max_by_key(|it| it.1.0) else {
+    // Of a card that two of them share once.
+    let cards = live
+        .iter()
+        .flat_map(|it| it.1.cards.iter().map(move |card| (&it.0.0, card)));
+    let gpus = cards.collect::<BTreeSet<_>>().len();
+    let Some((_, largest)) = live.iter().max_by_key(|it| it.1.cards.len()) else {
         return Ok(Vec::new());
     };
     let what = format!(
@@ -75,7 +79,7 @@ pub(super) fn owners(look: &Look<'_>) -> Looked {
         name: format!("{job} in {cluster}"),
         address: None,
     });
-    let rule = text::harmless(rule, text::TITLE_CHARACTERS);
+    let rule = text::harmless(&largest.rule, text::TITLE_CHARACTERS);
     let found = Finding::new(Severity::Warning, "owners", what)
         .missing("Which team pays for them; their cost stands under unowned")
         .fix("A line of a table of owner rules names the team: cost.tables of the configuration, or gpufleet-server prices import owners.csv. The page Cost has the line for each.")

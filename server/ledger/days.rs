@@ -118,7 +118,14 @@ fn kept(before: &DayFacts, told: DayFacts, is_over: bool) -> DayFacts {
         true => before.clone(),
         false => told,
     };
+    // Replicas keep their names when their device is divided by another number.
+    let (slices, whole) = match before.of {
+        0 => (told.slices, told.of),
+        whole => (before.slices, whole),
+    };
     DayFacts {
+        slices,
+        of: whole,
         node: of(&before.node, told.node),
         machine_type: of(&before.machine_type, told.machine_type),
         region: of(&before.region, told.region),
@@ -183,6 +190,12 @@ pub fn part(share: &Resource, siblings: u32) -> (u32, u32) {
         return (slices, of * replicas);
     }
     part_of_instance(share, siblings)
+}
+
+/// The same as the share itself tells it; none of one that is one of as many as there are.
+pub fn told_part(share: &Resource) -> Option<(u32, u32)> {
+    let told = part(share, 1);
+    (told == part(share, 2)).then_some(told)
 }
 
 fn part_of_instance(share: &Resource, siblings: u32) -> (u32, u32) {
@@ -346,6 +359,27 @@ mod tests {
         check(&spot, &unnamed, true, ["n1", "i1", "spot", ""]);
         let nothing = facts("", "", "", "");
         check(&nothing, &mended, true, ["n1", "i1", "on_demand", "here"]);
+    }
+
+    #[test]
+    fn a_day_that_is_over_keeps_the_part_of_its_card_that_a_share_was_then() {
+        let replica = |of: u32| DayFacts {
+            node: "n1".to_owned(),
+            slices: u32::from(of > 0),
+            of,
+            ..DayFacts::default()
+        };
+        let part = |before: u32, told: u32, is_over| {
+            let found = kept(&replica(before), replica(told), is_over);
+            (found.slices, found.of)
+        };
+        assert_eq!(
+            part(2, 4, true),
+            (1, 2),
+            "late data of a day of two replicas"
+        );
+        assert_eq!(part(2, 4, false), (1, 4), "the day runs");
+        assert_eq!(part(0, 4, true), (1, 4), "it was not known");
     }
 
     #[test]

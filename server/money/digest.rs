@@ -1,13 +1,12 @@
 //! A week of the ledger for each payer: which days are read for it, and what analysis makes of them.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
 use gpufleet_analysis::digest::{self, Asked, Stretch, Summary, Week};
 use gpufleet_telemetry::gpu_specs::Specs;
 
-use super::month::{self, Days};
+use super::month::{self, Days, Recorded};
 use super::report::month_around;
 use super::{Terms, advice, tables};
 use crate::store::{Store, StoreError};
@@ -38,21 +37,19 @@ pub async fn read(store: &Store, specs: &Specs, week: Week) -> Result<Days, Stor
 
 /// Each payer's week, the dearest first. Takes seconds of CPU for 10,000 GPUs: not for a thread that serves.
 pub fn summaries(days: &Days, week: Week, terms: &Terms) -> Vec<Summary> {
-    let recorded: BTreeSet<i64> = days.days.iter().map(|it| it.day).collect();
-    let missing = |range: &Range<i64>| -> Vec<i64> {
-        let all = range.clone();
-        all.filter(|it| !recorded.contains(it)).collect()
-    };
     let ranges = [week.days(), week.before().days(), month_to_date(week)];
     let all = days.not_read(&(i64::MIN..i64::MAX));
-    let missing = ranges.each_ref().map(missing);
     let made = ranges
         .each_ref()
         .map(|it| month::charge(days, it.clone(), terms, Detail::Nodes));
+    // A cluster that was there in any of them is one of which each day should be recorded.
+    let recorded = Recorded::together(made.iter().map(|it| &it.recorded));
+    let missing = ranges.each_ref().map(|it| recorded.lacking(it));
     let [this, before, month] = [0, 1, 2].map(|it| Stretch {
         made: &made[it].made,
         fleet: &made[it].fleet,
-        missing: &missing[it],
+        missing: &missing[it].0,
+        missing_of: &missing[it].1,
     });
     let whole = month_of_week(week);
     let budgets = tables::budgets_at(&terms.budgets, None, whole.start * MILLIS_PER_DAY);

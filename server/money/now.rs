@@ -3,7 +3,8 @@
 //!
 //! One walk over what is live. What is idle by design, a warm standby, is not told as idle, nor is what is on a node that
 //! takes no work: what nobody holds on one that is cordoned or taken back drains, and what does not work on one that is
-//! not ready is unhealthy. A GPU that has shares is left out, its shares are looked at: each is a part of its card.
+//! not ready is unhealthy. Of a GPU that has shares these are looked at, each a part of its card, and what they leave of
+//! it, which nobody can hold.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -37,7 +38,7 @@ const STANDS_FOR: Duration = Duration::from_secs(10);
 /// Most snapshots that are kept, the newest: of all clusters, and of those that tokens are bound to.
 const KEPT: usize = 8;
 
-/// A GPU or share that is idle, or on a node that takes no work.
+/// A GPU or share that is idle, or on a node that takes no work; or what the shares of a GPU leave of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Idle {
     /// Which.
@@ -56,8 +57,17 @@ pub struct Idle {
     pub job: String,
     /// Whose it is; of a free one who is to give it out.
     pub payer: Payer,
+    /// So many slices of so many of its card it is: of a GPU that has shares those that are left.
+    pub part: (u32, u32),
     /// What it costs a day, nano-units; none without a price.
     pub day_cost: Option<i128>,
+}
+
+/// How many GPUs these are together, thousandths: a share is a part of one.
+pub fn milli_gpus<'a>(all: impl IntoIterator<Item = &'a Idle>) -> u64 {
+    let parts = all.into_iter().map(|it| it.part);
+    let gpus: f64 = parts.map(|it| f64::from(it.0) / f64::from(it.1)).sum();
+    (gpus * 1e3).round() as u64
 }
 
 impl MoneySnapshot {
@@ -78,6 +88,15 @@ pub struct Unpriced {
     pub why: String,
 }
 
+/// A holder without an owner.
+#[derive(Debug)]
+pub struct Unowned {
+    /// The GPUs that it has, or has shares of.
+    pub cards: BTreeSet<Arc<str>>,
+    /// The row of the table of owner rules that could name its team.
+    pub rule: String,
+}
+
 /// What stands now.
 #[derive(Debug, Default)]
 pub struct MoneySnapshot {
@@ -87,10 +106,10 @@ pub struct MoneySnapshot {
     pub idle: Vec<Idle>,
     /// What drains, and what is unhealthy because its node is not ready.
     pub held_back: Vec<Idle>,
-    /// GPUs without a price, counted.
-    pub unpriced: BTreeMap<Unpriced, usize>,
-    /// Holders without an owner with how many GPUs or shares each has, and what could name its owner.
-    pub unowned: BTreeMap<(Arc<str>, String), (usize, String)>,
+    /// GPUs without a price, by their ids; of one that has shares it is the card's.
+    pub unpriced: BTreeMap<Unpriced, BTreeSet<Arc<str>>>,
+    /// Holders without an owner, by their cluster and name.
+    pub unowned: BTreeMap<(Arc<str>, String), Unowned>,
     /// What everything costs an hour, nano-units, by origin; of what has a price.
     pub hour_cost: BTreeMap<Origin, i128>,
     /// Every GPU or share by cluster and id.
@@ -117,8 +136,17 @@ struct OfNode {
     gpus: u32,
     /// Its node pool; empty where it is not known or nobody asks.
     pool: String,
-    /// What a second of one of its GPUs costs, looked up once.
-    second: Option<Result<i64, String>>,
+    /// What a second of one of its GPUs costs, looked up once for each model.
+    seconds: HashMap<String, Result<i64, String>>,
+}
+
+/// A card that has shares.
+#[derive(Default)]
+struct Cut {
+    /// So many slices of so many each of them is.
+    parts: Vec<(u32, u32)>,
+    /// Whether anything is heard of any of them.
+    is_heard: bool,
 }
 
 /// A GPU or share with its state.
@@ -126,6 +154,12 @@ struct IdleCandidate {
     idle: Idle,
     resource: Arc<Resource>,
     is_share: bool,
+    /// Whether it is what shares leave of their card.
+    is_rest: bool,
+    /// Whether its node takes no work.
+    is_drained: bool,
+    /// Whether nothing is heard of it.
+    is_silent: bool,
     /// Whether its node is not ready.
     is_lost: bool,
     /// Whether nobody holds it.
@@ -177,7 +211,6 @@ pub fn now(
     let has_policies = !terms.owners.idle.is_empty();
     let pools = has_policies.then(|| inventory.node_pools());
     let mut nodes: HashMap<(Arc<str>, Arc<str>), OfNode> = HashMap::new();
-    let mut cards: BTreeSet<(Arc<str>, String)> = BTreeSet::new();
     let mut siblings: HashMap<(Arc<str>, String), u32> = HashMap::new();
     let mut all = Vec::new();
     fleet.visit(|live| {
@@ -199,32 +232,42 @@ pub fn now(
                     .attribute(attribute::PARENT)
                     .unwrap_or_default();
                 let card = (Arc::clone(&live.key.cluster), parent.to_owned());
-                *siblings.entry(card.clone()).or_default() += 1;
-                cards.insert(card);
+                *siblings.entry(card).or_default() += 1;
                 all.push(seen(live, at, &said));
             }
             ResourceKind::Endpoint | ResourceKind::Rank => {}
         }
     });
+    let mut cut: HashMap<(Arc<str>, String), Cut> = HashMap::new();
+    for it in all.iter_mut().filter(|it| it.is_share) {
+        let parent = it.resource.attribute(attribute::PARENT).unwrap_or_default();
+        let card = (Arc::clone(&it.idle.key.cluster), parent.to_owned());
+        it.idle.part = days::part(&it.resource, siblings.get(&card).copied().unwrap_or(1));
+        let cut = cut.entry(card).or_default();
+        cut.parts.push(it.idle.part);
+        cut.is_heard |= !it.is_silent;
+    }
     let mut found = MoneySnapshot {
         at,
         ..MoneySnapshot::default()
     };
-    for it in all {
+    for mut it in all {
         let key = &it.idle.key;
-        if !it.is_share && cards.contains(&(Arc::clone(&key.cluster), key.id.to_string())) {
-            continue;
+        let card = (Arc::clone(&key.cluster), key.id.to_string());
+        if let Some(cut) = cut.get(&card).filter(|_| !it.is_share) {
+            let Some(rest) = rest_of(&cut.parts) else {
+                continue;
+            };
+            it = it.rest(rest, cut.is_heard);
         }
+        let key = &it.idle.key;
         let name = (Arc::clone(&key.cluster), Arc::clone(&it.idle.node));
         let node_pool = pools
             .as_ref()
             .map(|it| it.of_node(&name.0, &name.1).to_owned());
         let node = nodes.entry(name).or_default();
         node.pool = node_pool.unwrap_or_default();
-        let parent = it.resource.attribute(attribute::PARENT).unwrap_or_default();
-        let card = (Arc::clone(&key.cluster), parent.to_owned());
-        let siblings = siblings.get(&card).copied().unwrap_or(1);
-        take(&mut found, it, node, siblings, terms, at);
+        take(&mut found, it, node, terms, at);
     }
     let since = |it: &Idle| it.since.unwrap_or(Timestamp(i64::MAX));
     found
@@ -247,8 +290,12 @@ fn seen(live: &Live, at: Timestamp, nodes: &NodesNow) -> IdleCandidate {
             since: status.since,
             job: String::new(),
             payer: Payer::Nobody,
+            part: (1, 1),
             day_cost: None,
         },
+        is_rest: false,
+        is_silent: status.is_silent,
+        is_drained: nodes.is_draining(live),
         resource: Arc::clone(&live.resource),
         is_share: live.key.kind == ResourceKind::Share,
         is_lost,
@@ -259,11 +306,62 @@ fn seen(live: &Live, at: Timestamp, nodes: &NodesNow) -> IdleCandidate {
     }
 }
 
+impl IdleCandidate {
+    /// The card that it is, or is a share of.
+    fn card(&self) -> Arc<str> {
+        let parent = self.resource.attribute(attribute::PARENT);
+        match parent.filter(|it| self.is_share && !it.is_empty()) {
+            Some(parent) => parent.into(),
+            None => Arc::clone(&self.idle.key.id),
+        }
+    }
+
+    /// What shares leave of it: so many slices of so many; and whether any of them is heard.
+    fn rest(mut self, part: (u32, u32), is_heard: bool) -> Self {
+        // Since when is not known: the card was whole, or its shares held more of it.
+        let state = match self.idle.state {
+            state if self.is_lost || state == State::Unhealthy => state,
+            _ if !is_heard => State::Unobserved,
+            _ if self.is_drained => State::Draining,
+            _ => State::Unallocated,
+        };
+        self.idle = Idle {
+            state,
+            since: None,
+            part,
+            ..self.idle
+        };
+        (self.is_rest, self.is_free) = (true, true);
+        self
+    }
+}
+
+/// What is left of a card of which these are parts; none where nothing is.
+fn rest_of(parts: &[(u32, u32)]) -> Option<(u32, u32)> {
+    let (mut taken, mut of) = (0_u64, 1_u64);
+    for (slices, whole) in parts.iter().map(|it| (u64::from(it.0), u64::from(it.1))) {
+        let common = of.checked_mul(whole / divisor(of, whole))?;
+        // Parts that have so little in common nobody made.
+        u32::try_from(common).ok()?;
+        taken = taken * (common / of) + slices * (common / whole);
+        of = common;
+    }
+    let left = of.checked_sub(taken).filter(|it| *it > 0)?;
+    Some((left.try_into().ok()?, of.try_into().ok()?))
+}
+
+/// The greatest common divisor of two numbers above 0.
+fn divisor(one: u64, other: u64) -> u64 {
+    match one % other {
+        0 => other,
+        rest => divisor(other, rest),
+    }
+}
+
 fn take(
     found: &mut MoneySnapshot,
     mut it: IdleCandidate,
     node: &mut OfNode,
-    siblings: u32,
     terms: &Terms,
     at: Timestamp,
 ) {
@@ -272,18 +370,14 @@ fn take(
         .attribute(attribute::GPU_MODEL)
         .unwrap_or_default()
         .to_owned();
-    let of_model = model.clone();
     let cluster = Arc::clone(&it.idle.key.cluster);
-    let second = node.second.get_or_insert_with(|| {
+    let second = node.seconds.entry(model.clone()).or_insert_with(|| {
         let resource = node.resource.as_deref();
         let machine = Machine::told(&cluster, resource, &model, node.gpus.max(1));
         let second = terms.gpu_second(&machine, at.millis());
         second.map_err(|why| why.to_string())
     });
-    let (slices, of) = match it.is_share {
-        true => days::part(&it.resource, siblings),
-        false => (1, 1),
-    };
+    let (slices, of) = it.idle.part;
     let mut own_second = None;
     match second {
         Ok(second) => {
@@ -297,10 +391,11 @@ fn take(
             let fix = format!("[detect.gpu_hour_usd] \"{model}\" = \"what an hour costs\"");
             let unpriced = Unpriced {
                 cluster: Arc::clone(&cluster),
-                model,
+                model: model.clone(),
                 why: format!("{why}. One line mends it: {fix}"),
             };
-            *found.unpriced.entry(unpriced).or_default() += 1;
+            let cards = found.unpriced.entry(unpriced).or_default();
+            cards.insert(it.card());
         }
     }
     let holder = Holder::told_by(&it.resource);
@@ -313,8 +408,11 @@ fn take(
         if it.idle.payer == Payer::Unowned {
             let job = (Arc::clone(&cluster), holder.job.clone());
             let unowned = found.unowned.entry(job);
-            let fix = rule_for(&holder, at);
-            unowned.or_insert((0, fix)).0 += 1;
+            let unowned = unowned.or_insert_with(|| Unowned {
+                cards: BTreeSet::new(),
+                rule: rule_for(&holder, at),
+            });
+            unowned.cards.insert(it.card());
         }
     }
     let known = PricedGpu {
@@ -324,12 +422,14 @@ fn take(
         state: it.idle.state,
     };
     if it.is_free {
-        let pool = idle::pool(&cluster, &node.pool, &of_model);
+        let pool = idle::pool(&cluster, &node.pool, &model);
         let keeper = terms.owners.keeper(&pool, at.millis());
         it.idle.payer = Payer::Team(keeper.to_owned());
     }
-    let in_cluster = found.all.entry(cluster).or_default();
-    in_cluster.insert(Arc::clone(&it.idle.key.id), known);
+    if !it.is_rest {
+        let in_cluster = found.all.entry(cluster).or_default();
+        in_cluster.insert(Arc::clone(&it.idle.key.id), known);
+    }
     match it.idle.state {
         State::Draining => found.held_back.push(it.idle),
         _ if it.is_lost => found.held_back.push(it.idle),
@@ -348,4 +448,22 @@ fn rule_for(holder: &Holder, at: Timestamp) -> String {
         (namespace, _) => ("namespace", namespace),
     };
     format!("{date},,{kind},,{value},TEAM")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_shares_leave_of_their_card_is_the_rest_of_it() {
+        assert_eq!(rest_of(&[(1, 7), (3, 7)]), Some((3, 7)));
+        assert_eq!(rest_of(&[(1, 10); 10]), None);
+        assert_eq!(
+            rest_of(&[(3, 28); 4]),
+            Some((16, 28)),
+            "replicas of an instance"
+        );
+        assert_eq!(rest_of(&[(1, 7), (3, 28)]), Some((21, 28)));
+        assert_eq!(rest_of(&[(4, 7), (4, 7)]), None, "more than there is");
+    }
 }

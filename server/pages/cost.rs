@@ -286,8 +286,8 @@ fn unread(frame: Frame, error: &str) -> Response {
 
 /// What has no price now, and what gives it one.
 fn unpriced(found: &now::MoneySnapshot) -> Vec<Notice> {
-    let unpriced = found.unpriced.iter().map(|(it, count)| {
-        let gpus = text::counted(*count, "GPU", "GPUs");
+    let unpriced = found.unpriced.iter().map(|(it, cards)| {
+        let gpus = text::counted(cards.len(), "GPU", "GPUs");
         let model = match it.model.is_empty() {
             true => "of a model that is not known",
             false => &it.model,
@@ -302,11 +302,11 @@ fn unpriced(found: &now::MoneySnapshot) -> Vec<Notice> {
 
 /// Whose owner is not known, and the line that says whose it is.
 fn unowned(found: &now::MoneySnapshot) -> Vec<Notice> {
-    let unowned = found.unowned.iter().map(|((cluster, job), (count, fix))| {
-        let gpus = text::counted(*count, "GPU", "GPUs");
+    let unowned = found.unowned.iter().map(|((cluster, job), it)| {
+        let gpus = text::counted(it.cards.len(), "GPU", "GPUs");
         Notice {
             what: Name::new(&format!("{job} in {cluster}: {gpus}")),
-            fix: format!("from,until,kind,key,value,team: {fix}"),
+            fix: format!("from,until,kind,key,value,team: {}", it.rule),
         }
     });
     unowned.take(MAX_ROWS).collect()

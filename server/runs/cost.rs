@@ -1,7 +1,7 @@
 //! What a run has cost and will have cost: the time it held its GPUs × their price.
 //!
 //! The time is that of all attempts up to this one; of an attempt that is over a rank counts as one GPU.
-//! The price is that of the GPUs it computes on now. A GPU without a price makes the cost unknown and
+//! The price is that of the GPUs it computes on now, of a share of one that part of the card's. A GPU without a price makes the cost unknown and
 //! never smaller. All of it is in `cost.currency`, also where a name says USD.
 
 use std::collections::BTreeMap;
@@ -131,11 +131,15 @@ pub fn price(app: &App, (key, run): (&RunKey, &Run)) -> Result<i64, String> {
             known.ok_or("not known: a GPU of the run is not reported, so neither is its card")?;
         let known = nodes.entry(node);
         let node = known.or_insert_with(|| lookup::node(&app.fleet, &key.cluster, node));
-        let second = prices.of(&key.cluster, node.as_deref(), card, 1);
+        let second = prices.of(&key.cluster, node.as_deref(), &card.model, 1);
         let second = second.ok_or_else(|| {
-            format!("no price: `{card}` has none; detect.gpu_hour_usd gives it one")
+            let model = &card.model;
+            format!("no price: `{model}` has none; detect.gpu_hour_usd gives it one")
         })?;
-        sum += i128::from(second) * HOUR_S;
+        let (slices, of) = card.part.ok_or_else(|| {
+            format!("not known: nobody says how large a part of its card `{gpu}` is")
+        })?;
+        sum += i128::from(second) * HOUR_S * i128::from(slices) / i128::from(of.max(1));
     }
     let count = i128::try_from(gpus.len()).unwrap_or(i128::MAX);
     let mean = sum.checked_div(count);

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use gpufleet_analysis::mfu::Utilisation;
 use gpufleet_telemetry::catalog::gpu::TENSOR_ACTIVE;
 use gpufleet_telemetry::gpu_specs::Specs;
-use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
+use super::card::Card;
 use super::utilisation::{Gpus, Hfu};
 use super::{KnownRun, Run, RunKey, Runs};
 use crate::App;
@@ -64,9 +65,8 @@ impl<'a> GpusSeen<'a> {
     }
 
     /// The card of one.
-    pub fn card(&self, gpu: &str) -> Option<&str> {
-        let seen = self.0.get(gpu)?;
-        seen.resource.attribute(attribute::GPU_MODEL)
+    pub fn card(&self, gpu: &str) -> Option<Card> {
+        Card::of(&self.0.get(gpu)?.resource)
     }
 
     /// The node that one is on.
@@ -99,10 +99,11 @@ pub fn utilisation(
 ) -> (Result<Utilisation, String>, Result<Hfu, String>) {
     let seen = GpusSeen::of(fleet, (key, run));
     let gpus = Gpus {
-        card: &|gpu| seen.card(gpu).map(str::to_owned),
+        card: &|gpu| seen.card(gpu),
         tensor: &|gpu| seen.tensor(gpu),
     };
-    let in_table = |gpu: &str| (gpus.card)(gpu).filter(|it| specs.lookup(it).is_some());
+    let is_in_table = |it: &Card| !it.is_part() && specs.lookup(&it.model).is_some();
+    let in_table = |gpu: &str| (gpus.card)(gpu).filter(is_in_table);
     let stated = run.mfu_of_stated_peak(in_table);
     let mfu = stated.unwrap_or_else(|| run.mfu(gpus.card, specs));
     (mfu, run.hfu(&gpus, specs, now))

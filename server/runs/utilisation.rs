@@ -12,6 +12,7 @@ use gpufleet_telemetry::gpu_specs::{DataType, Specs};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::advice::set_up;
+use super::card::Card;
 use super::{Run, State};
 
 /// Why there is no peak to hold it against.
@@ -26,7 +27,7 @@ const NO_STEP: &str = "not known: no step was told yet";
 /// What is known of GPUs beside the run.
 pub struct Gpus<'a> {
     /// The card of one.
-    pub card: &'a dyn Fn(&str) -> Option<String>,
+    pub card: &'a dyn Fn(&str) -> Option<Card>,
     /// The share of time in which its tensor cores were active lately, 0 to 1.
     pub tensor: &'a dyn Fn(&str) -> Option<f64>,
 }
@@ -117,7 +118,7 @@ impl Run {
     /// A sentence that says why there is none.
     pub fn mfu(
         &self,
-        card: impl Fn(&str) -> Option<String>,
+        card: impl Fn(&str) -> Option<Card>,
         specs: &Specs,
     ) -> Result<Utilisation, String> {
         self.share(Kind::Mfu, training::MODEL_FLOPS, &card, specs)
@@ -130,7 +131,7 @@ impl Run {
     /// A sentence that says why there is none.
     pub fn mfu_of_stated_peak(
         &self,
-        card: impl Fn(&str) -> Option<String>,
+        card: impl Fn(&str) -> Option<Card>,
     ) -> Option<Result<Utilisation, String>> {
         let stated = self.facts.fingerprint.get(STATED_PEAK)?.parse().ok()?;
         let (mut flops, mut ranks) = (0.0, 0);
@@ -230,7 +231,7 @@ impl Run {
         &self,
         kind: Kind,
         metric: Metric,
-        card: &dyn Fn(&str) -> Option<String>,
+        card: &dyn Fn(&str) -> Option<Card>,
         specs: &Specs,
     ) -> Result<Utilisation, Missing> {
         let flops: f64 = self.flops(metric).map(|it| it.0).sum();
@@ -254,13 +255,20 @@ impl Run {
     fn peak(
         &self,
         gpus: &BTreeSet<&str>,
-        card: &dyn Fn(&str) -> Option<String>,
+        card: &dyn Fn(&str) -> Option<Card>,
         specs: &Specs,
     ) -> Result<Peak, Missing> {
-        let cards: Option<BTreeSet<String>> = gpus.iter().map(|it| card(it)).collect();
+        let cards: Option<BTreeSet<Card>> = gpus.iter().map(|it| card(it)).collect();
         let cards = cards.ok_or_else(|| {
             Missing::peak("not known: a GPU of the run is not reported, so neither is its card")
         })?;
+        if cards.iter().any(Card::is_part) {
+            // Slices of compute are not the same part of its cores, and who takes turns has no peak of its own.
+            return Err(Missing::peak(
+                "not known: the run computes on a part of a card, of which no peak is known",
+            ));
+        }
+        let cards: BTreeSet<String> = cards.into_iter().map(|it| it.model).collect();
         let mut cards = cards.into_iter();
         let (Some(card), None) = (cards.next(), cards.next()) else {
             return Err(
@@ -305,7 +313,7 @@ mod tests {
 
     fn hfu(run: &Run, tensor: Option<f64>) -> Result<(f64, Kind, Basis), String> {
         let gpus = Gpus {
-            card: &|_| Some(CARD.to_owned()),
+            card: &|_| Some(Card::whole(CARD)),
             tensor: &|_| tensor,
         };
         let found = run.hfu(&gpus, &Specs::default(), now())?;
@@ -371,7 +379,7 @@ mod tests {
             run.facts.fingerprint.extend([pair]);
         };
         states(&mut run, "60000000000.0");
-        let known = |_: &str| Some(CARD.to_owned());
+        let known = |_: &str| Some(Card::whole(CARD));
         assert_eq!(
             run.mfu_of_stated_peak(known),
             None,
@@ -392,20 +400,35 @@ mod tests {
     }
 
     #[test]
+    fn a_run_on_a_part_of_a_card_is_not_held_against_all_of_it() {
+        let run = run(&[(training::MODEL_FLOPS, 0.05 * PEAK)]);
+        for part in [Some((1, 7)), None] {
+            let card = |_: &str| {
+                Some(Card {
+                    part,
+                    ..Card::whole(CARD)
+                })
+            };
+            let why = run.mfu(card, &Specs::default()).expect_err("of what?");
+            assert!(why.contains("a part of a card"), "{why}");
+            assert!(why.contains("peak_flops"), "it may be stated: {why}");
+        }
+        let all = |_: &str| Some(Card::whole(CARD));
+        assert!(run.mfu(all, &Specs::default()).is_ok());
+    }
+
+    #[test]
     fn where_nothing_lacks_but_a_peak_the_way_to_give_one_is_told() {
         let mut run = run(&[(training::MODEL_FLOPS, 3e9)]);
         let no_card = |_: &str| None;
-        let in_no_table = |_: &str| Some("Mystery 9000".to_owned());
-        let why = |run: &Run, card: &dyn Fn(&str) -> Option<String>| {
+        let in_no_table = |_: &str| Some(Card::whole("Mystery 9000"));
+        let why = |run: &Run, card: &dyn Fn(&str) -> Option<Card>| {
             run.mfu(card, &Specs::default())
                 .expect_err("it has no peak")
         };
         let way = "; gpufleet.init(peak_flops=…) gives its peak";
         for (card, words) in [
-            (
-                &no_card as &dyn Fn(&str) -> Option<String>,
-                "is not reported",
-            ),
+            (&no_card as &dyn Fn(&str) -> Option<Card>, "is not reported"),
             (&in_no_table, "`Mystery 9000`"),
         ] {
             let why = why(&run, card);

@@ -15,7 +15,7 @@ use gpufleet_analysis::adviser::advise;
 use gpufleet_analysis::ending::Cause;
 use gpufleet_analysis::lost::WHOLE_GPU;
 use gpufleet_analysis::owner::{Holder, Payer};
-use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
+use gpufleet_telemetry::identity::{Origin, ResourceKind};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_telemetry::training::JobId;
 
@@ -23,6 +23,7 @@ use super::waste::{Kind, Waste};
 use super::{Look, owner};
 use crate::money::savings::reached::Like;
 use crate::runs::advice::profile;
+use crate::runs::card::Card;
 use crate::runs::{KnownRun, Run, RunKey, State};
 use crate::store::model::ResourceKey;
 use crate::store::{Store, StoreError};
@@ -107,8 +108,7 @@ pub(super) fn below_target(look: &Look<'_>) -> (Vec<Waste>, BTreeMap<Origin, Unr
         };
         let card = |gpu: &str| {
             let known = look.found.gpu(&key.cluster, gpu)?;
-            let model = known.resource.attribute(attribute::GPU_MODEL);
-            model.map(str::to_owned)
+            Card::of(&known.resource)
         };
         let seen = runs.look(&key, |run| {
             let is_on = run.state(look.at) == State::Running && run.stands_since(look.at).is_none();

@@ -1,6 +1,6 @@
 //! What is in no row and no sum because it is not measured, each with what would measure it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::ledger::State;
 use gpufleet_telemetry::identity::Origin;
@@ -32,9 +32,11 @@ pub(super) fn of(
     let found = look.found;
     let blind = look.view.counts(origin).of(State::Unobserved);
     let unpriced = found.unpriced.iter().filter(|it| is_here(&it.0.cluster));
-    let unpriced: usize = unpriced.map(|it| it.1).sum();
+    let unpriced: usize = unpriced.map(|it| it.1.len()).sum();
     let unowned = found.unowned.iter().filter(|it| is_here(&it.0.0));
-    let unowned: usize = unowned.map(|it| it.1.0).sum();
+    // Of a card that two of them share once.
+    let unowned = unowned.flat_map(|it| it.1.cards.iter().map(move |card| (&it.0.0, card)));
+    let unowned = unowned.collect::<BTreeSet<_>>().len();
     let none = Unrated::default();
     let unrated = unrated.get(&origin).unwrap_or(&none);
     let is_unknown = |it: &&Waste| it.kind == Kind::FailedRun && it.day_cost.is_none();

@@ -11,9 +11,9 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::Look;
-use crate::money::now::Idle;
+use crate::money::now::{Idle, milli_gpus};
 use crate::runs::RunKey;
-use crate::words::text::counted;
+use crate::words::text::{self, counted};
 use crate::words::{address, incident};
 
 /// What kind of waste.
@@ -269,7 +269,7 @@ fn of_held_back(cluster: &Arc<str>, gpus: &[&Idle], why: &str) -> Waste {
     Waste {
         what: format!(
             "{} on {} {takes} no work ({why})",
-            counted(gpus.len(), "GPU", "GPUs"),
+            text::gpus(sum(gpus)),
             counted(nodes.len(), "node", "nodes"),
         ),
         action: "Mend and uncordon, or give back; the page Queue names what is held back."
@@ -283,14 +283,14 @@ fn of_held_back(cluster: &Arc<str>, gpus: &[&Idle], why: &str) -> Waste {
 }
 
 fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
-    // By node how many are free.
-    let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
+    // By node what is free.
+    let mut nodes: BTreeMap<&str, Vec<&Idle>> = BTreeMap::new();
     for it in gpus {
-        *nodes.entry(&it.node).or_default() += 1;
+        nodes.entry(&it.node).or_default().push(it);
     }
-    let is_whole = |(node, free): &(&&str, &usize)| {
+    let is_whole = |(node, free): &(&&str, &Vec<&Idle>)| {
         let known = look.view.node(cluster, node);
-        known.is_some_and(|(_, it)| it.gpus.len() == **free)
+        known.is_some_and(|(_, it)| it.gpus.len() as u64 * WHOLE_GPU == sum(free))
     };
     let whole = nodes.iter().filter(is_whole).count();
     let action = match whole {
@@ -304,7 +304,7 @@ fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
     Waste {
         what: format!(
             "{} on {} that nobody holds",
-            counted(gpus.len(), "GPU", "GPUs"),
+            text::gpus(sum(gpus)),
             counted(nodes.len(), "node", "nodes"),
         ),
         action,
@@ -335,7 +335,8 @@ fn of_holder(look: &Look<'_>, run: Option<&RunKey>, job: &str, gpus: &[&Idle]) -
         return None;
     }
     let told = own().find(|it| it.family == Family::Idle);
-    let parked = gpus.iter().filter(|it| it.state == State::Parked).count();
+    let parked = gpus.iter().filter(|it| it.state == State::Parked);
+    let (all, parked) = (sum(gpus), milli_gpus(parked.copied()));
     let is_one_node = gpus.iter().all(|it| it.node == first.node);
     let address = match (run, gpus.len()) {
         (Some(key), _) => address::run(key),
@@ -352,21 +353,17 @@ fn of_holder(look: &Look<'_>, run: Option<&RunKey>, job: &str, gpus: &[&Idle]) -
         }
     };
     Some(Waste {
-        kind: match parked * 2 >= gpus.len() {
+        kind: match parked * 2 >= all {
             true => Kind::Parked,
             false => Kind::HeldEmpty,
         },
-        what: match gpus.len() - parked {
-            0 => format!(
-                "{} held and idle, with memory in use",
-                counted(parked, "GPU", "GPUs")
-            ),
-            empty if parked == 0 => {
-                format!("{} held, idle and empty", counted(empty, "GPU", "GPUs"))
-            }
+        what: match all.saturating_sub(parked) {
+            0 => format!("{} held and idle, with memory in use", text::gpus(all)),
+            _ if parked == 0 => format!("{} held, idle and empty", text::gpus(all)),
             empty => format!(
-                "{} held and idle, {empty} of them empty",
-                counted(gpus.len(), "GPU", "GPUs")
+                "{} held and idle, {} of them empty",
+                text::gpus(all),
+                text::gpu_count(empty)
             ),
         },
         place: match name {
@@ -387,19 +384,26 @@ fn of_holder(look: &Look<'_>, run: Option<&RunKey>, job: &str, gpus: &[&Idle]) -
     })
 }
 
+/// How many GPUs these are, thousandths.
+fn sum(gpus: &[&Idle]) -> u64 {
+    milli_gpus(gpus.iter().copied())
+}
+
 /// What rows of idle GPUs have in common.
 fn of_idle(cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
     let priced = gpus.iter().filter_map(|it| it.day_cost);
-    let unpriced = gpus.iter().filter(|it| it.day_cost.is_none()).count();
+    let unpriced = gpus.iter().filter(|it| it.day_cost.is_none());
+    let unpriced = milli_gpus(unpriced.copied()).div_ceil(WHOLE_GPU);
+    let has_price = gpus.iter().any(|it| it.day_cost.is_some());
     Waste {
         kind: Kind::Free,
         cluster: Arc::clone(cluster),
         place: String::new(),
         address: String::new(),
         what: String::new(),
-        milli_gpus: (gpus.len() as u64).saturating_mul(WHOLE_GPU),
-        day_cost: (unpriced < gpus.len()).then(|| priced.sum()),
-        unpriced,
+        milli_gpus: sum(gpus),
+        day_cost: has_price.then(|| priced.sum()),
+        unpriced: usize::try_from(unpriced).unwrap_or(usize::MAX),
         since: gpus.iter().filter_map(|it| it.since).min(),
         owner: String::new(),
         action: String::new(),

@@ -31,6 +31,11 @@ impl NodesNow {
         }
     }
 
+    /// Whether what nobody holds on the node of a GPU or share drains.
+    pub fn is_draining(&self, live: &Live) -> bool {
+        self.at(live).draining_since.is_some()
+    }
+
     /// Of the node of a GPU or share; of a recorded one nobody says anything.
     fn at(&self, live: &Live) -> AtNode {
         if live.origin == Origin::Recorded {

@@ -113,7 +113,11 @@ fn text(it: &Summary, page: &str) -> String {
     )];
     if let Some(missing) = missing(&it.this, "the week") {
         lines.push(format!(
-            "Not known: {missing}; the figures are of the other days."
+            "Not known: {missing}; the figures are of {}.",
+            match it.this.missing_of.is_empty() {
+                true => "the other days",
+                false => "what is recorded",
+            }
         ));
     }
     lines.extend(it.not_read.iter().map(|it| format!("Not known: {it}")));
@@ -317,18 +321,22 @@ fn change_words(it: &Summary) -> String {
     })
 }
 
-/// Of which days of a stretch nothing is recorded, in words; none where each is.
+/// Of which days of a stretch nothing is recorded, or not of each cluster, in words; none where all is.
 fn missing(spent: &Spent, of: &str) -> Option<String> {
     let days = &spent.missing;
     let few = usize::try_from(DAYS).unwrap_or_default();
+    let (what, of) = match harmless(&spent.missing_of.join(", "), REASON).as_str() {
+        "" => ("nothing", of.to_owned()),
+        clusters => ("not all", format!("{of} ({clusters})")),
+    };
     match days.len() {
         0 => None,
-        count if count > few => Some(format!("nothing is recorded of {count} days of {of}")),
+        count if count > few => Some(format!("{what} is recorded of {count} days of {of}")),
         count => {
             let dates: Vec<String> = days.iter().map(|it| day_text(*it)).collect();
             let days = counted(count, "day", "days");
             Some(format!(
-                "nothing is recorded of {days} of {of}: {}",
+                "{what} is recorded of {days} of {of}: {}",
                 dates.join(", ")
             ))
         }
@@ -344,7 +352,10 @@ fn known_hours(it: &Summary, gpu_millis: i64) -> Figure<i64> {
 }
 
 fn is_nothing_recorded(it: &Summary) -> bool {
-    i64::try_from(it.this.missing.len()).is_ok_and(|count| count >= DAYS)
+    let missing = i64::try_from(it.this.missing.len());
+    // Where some clusters are recorded, of who has nothing there nothing may be.
+    let is_theirs = it.this.missing_of.is_empty() || it.this.sum.gpu_millis == 0;
+    is_theirs && missing.is_ok_and(|count| count >= DAYS)
 }
 
 fn held(it: &Summary) -> Figure<i64> {

@@ -193,12 +193,17 @@ pub fn counted(count: usize, one: &str, many: &str) -> String {
 
 /// So many thousandths of GPUs: `8 GPUs`, `0.2 GPUs`.
 pub fn gpus(milli: u64) -> String {
+    let unit = if milli == 1_000 { "GPU" } else { "GPUs" };
+    format!("{} {unit}", gpu_count(milli))
+}
+
+/// The same without its noun: `8`, `0.2`.
+pub fn gpu_count(milli: u64) -> String {
     match (milli / 1_000, milli % 1_000) {
-        (1, 0) => "1 GPU".to_owned(),
         // A little is not nothing.
-        (0, 1..50) => "under 0.1 GPUs".to_owned(),
-        (whole, 0) => format!("{} GPUs", grouped(whole as f64)),
-        _ => format!("{:.1} GPUs", milli as f64 / 1_000.0),
+        (0, 1..50) => "under 0.1".to_owned(),
+        (whole, 0) => grouped(whole as f64),
+        _ => format!("{:.1}", milli as f64 / 1_000.0),
     }
 }
 

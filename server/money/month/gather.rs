@@ -129,6 +129,8 @@ pub(super) struct NodeDay {
 /// A GPU's day.
 #[derive(Clone, Default)]
 pub(super) struct GpuDay {
+    /// The card's name; empty where nobody tells it.
+    pub(super) model: Arc<str>,
     pub(super) spans: Spans,
     pub(super) parts: Vec<Part>,
 }
@@ -141,6 +143,7 @@ pub(super) struct Seen {
     pub(super) zone: String,
     pub(super) account: String,
     pub(super) instance: String,
+    /// The name of one of its cards.
     pub(super) gpu_model: String,
     /// The node pool, which the inventory tells; empty where nobody does.
     pub(super) pool: String,
@@ -197,11 +200,15 @@ impl<'a> Gathering<'a> {
             // Days of before did not tell it.
             seen.provider.clone_from(&facts.provider);
         }
+        let model: Arc<str> = facts.gpu_model.as_str().into();
         for day in days {
             let of_day = node.entry(day.day).or_default();
             let spans = day.spans.iter().copied().map(Span::from);
             of_day.spans.extend(spans.clone());
             let of_gpu = of_day.gpus.entry(gpu).or_default();
+            if of_gpu.model.is_empty() {
+                of_gpu.model = Arc::clone(&model);
+            }
             of_gpu.spans.extend(spans);
             of_gpu.parts.extend(day.times.iter().map(|time| Part {
                 share,

@@ -2,10 +2,12 @@
 //! were gone, whether or not an agent told of them.
 //!
 //! A node is the one that agents tell of when it has its name, with its domain or without ([`Names`]). What
-//! agents said last of its machine goes before what the cluster says.
+//! agents said last of its machine goes before what the cluster says. A node that is renamed within a day keeps its cards,
+//! whose day is of the old name to its end: until then the new one is not billed beside it.
 //!
 //! Limits: the ledger is computed some minutes after the fact, so of a node that is there the last
-//! [`BEHIND_MS`] count only as far as they are computed.
+//! [`BEHIND_MS`] count only as far as they are computed. That a node was renamed is known by its cards of the day after, so
+//! of the last day of a report it is not.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -31,6 +33,7 @@ const STARTS_WITHIN_MS: i64 = 3_600_000;
 /// Returns what could not be told of their names, one sentence each.
 pub(super) fn add(nodes: &mut NodesByDay, lives: &[NodeLife], range: Span) -> Vec<String> {
     let keys: Vec<NodeKey> = nodes.keys().cloned().collect();
+    let moved = moved(nodes);
     let mut names: BTreeMap<&str, Names> = BTreeMap::new();
     let mut keys_of: HashMap<(&str, &str), Vec<&NodeKey>> = HashMap::new();
     for key in &keys {
@@ -50,14 +53,70 @@ pub(super) fn add(nodes: &mut NodesByDay, lives: &[NodeLife], range: Span) -> Ve
         let told = names[cluster].told_of(name).into_iter();
         let known = told.flat_map(|it| keys_of[&(cluster, it)].iter().copied());
         let known: Vec<&NodeKey> = known.collect();
-        one(nodes, life, next_ms, &known, range);
+        one(nodes, (life, next_ms), &known, &moved, range);
     }
     let doubts = names.iter().flat_map(|(cluster, it)| it.doubts(cluster));
     doubts.collect()
 }
 
-/// One life, which another of this name follows; `known` are the nodes of this name that agents told.
-fn one(nodes: &mut NodesByDay, life: &NodeLife, next_ms: i64, known: &[&NodeKey], range: Span) {
+/// Cards that were on more than one node, with these nodes.
+type Moved = HashMap<usize, Vec<NodeKey>>;
+
+fn moved(nodes: &NodesByDay) -> Moved {
+    let mut nodes_of: HashMap<usize, Vec<&NodeKey>> = HashMap::new();
+    for (key, (_, days)) in nodes {
+        for card in days.values().flat_map(|it| it.gpus.keys()) {
+            let of_card = nodes_of.entry(*card).or_default();
+            if of_card.last().is_none_or(|it| !std::ptr::eq(*it, key)) {
+                of_card.push(key);
+            }
+        }
+    }
+    let moved = nodes_of.into_iter().filter(|it| it.1.len() > 1);
+    moved
+        .map(|(card, keys)| (card, keys.into_iter().cloned().collect()))
+        .collect()
+}
+
+/// When in a time of a day a node is accounted under another name: each of its cards of the day after was on another
+/// node then, and it had none of its own.
+fn as_another(
+    nodes: &NodesByDay,
+    known: &[&NodeKey],
+    moved: &Moved,
+    (day, time): (i64, Span),
+) -> Spans {
+    if known
+        .iter()
+        .any(|it| !accounted(nodes, it, time).is_empty())
+    {
+        return Spans::new();
+    }
+    let next = known
+        .iter()
+        .filter_map(|it| nodes.get(*it)?.1.get(&(day + 1)));
+    let mut spans = Spans::new();
+    for card in next.flat_map(|it| it.gpus.keys()) {
+        let others = moved.get(card).into_iter().flatten();
+        let others = others.filter(|it| !known.contains(it));
+        let of_card = others.filter_map(|it| nodes.get(it)?.1.get(&day)?.gpus.get(card));
+        let there: Spans = of_card.flat_map(|it| within(&it.spans, time)).collect();
+        if there.is_empty() {
+            return Spans::new();
+        }
+        spans.extend(there);
+    }
+    spans
+}
+
+/// One life, which another of this name follows at this moment; `known` are the nodes of this name that agents told.
+fn one(
+    nodes: &mut NodesByDay,
+    (life, next_ms): (&NodeLife, i64),
+    known: &[&NodeKey],
+    moved: &Moved,
+    range: Span,
+) {
     let from = life.from_ms.max(range.from_ms);
     let mut time = Span::new(from, life.until_ms.min(next_ms).min(range.until_ms));
     let last = last_told(nodes, known, time);
@@ -92,7 +151,12 @@ fn one(nodes: &mut NodesByDay, life: &NodeLife, next_ms: i64, known: &[&NodeKey]
         let key = key.map_or_else(|| key_of(life), |it| it.1.clone());
         let others = known.iter().filter(|it| ***it != key);
         let others = others.flat_map(|it| accounted(nodes, it, there));
+        let others = others.chain(as_another(nodes, known, moved, (day, there)));
         let there = there.without(&others.collect::<Spans>());
+        let is_told = nodes.get(&key).is_some_and(|it| it.1.contains_key(&day));
+        if there.is_empty() && !is_told {
+            continue;
+        }
         let (_, days) = nodes
             .entry(key)
             .or_insert_with(|| (seen_of(life), BTreeMap::new()));

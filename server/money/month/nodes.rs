@@ -2,18 +2,21 @@
 //!
 //! How many GPUs a node has its machine type says; else it had as many as it was seen with for most of a
 //! day, so that a card that is exchanged is not one more, or as many as the inventory says, if that is more.
-//! A node that is priced by its cards is billed for each card while that was there, and for those that
-//! nobody accounted while the inventory had the node; one that is bought as a whole is paid for as a whole. Which of the two it is follows from the prices of each day, and not of
+//! A node that is priced by its cards is billed for each card, at the price of its own model, while that was there, and for
+//! those that nobody accounted while the inventory had the node: at the prices of those that were seen least that day, and
+//! where none was seen at that of one of its cards; one that is bought as a whole is paid for as a whole. Which of the two
+//! it is follows from the prices of each day, and not of
 //! the time that a report is of: so a day costs the same whatever it is reported with.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use gpufleet_analysis::chargeback::{Fleet, GpuPeriod, Node, NodePeriod, Part};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::idle;
 use gpufleet_analysis::price_book::Basis;
 
-use super::super::terms::PricedAs;
+use super::super::terms::{Paid, PricedAs};
 use super::super::{Machine, Terms};
 use super::gather::{GpuDay, NodeDay, NodeKey, Seen};
 use super::seller;
@@ -25,10 +28,13 @@ pub(super) struct Nodes<'a> {
     terms: &'a Terms,
     machine: Machine<'a>,
     base: Node,
+    /// Its node pool; empty where it is not known.
+    node_pool: String,
     range: Span,
-    of_count: BTreeMap<u32, PricedAs>,
-    /// By the terms, the count of GPUs that are paid for, and what of it is one.
-    placed: HashMap<(Basis, u32, Slot), usize>,
+    /// By count and model of its cards.
+    priced_as: HashMap<(u32, Arc<str>), PricedAs>,
+    /// By the terms, the count and model of the GPUs that are paid for, and what of it is one.
+    placed: HashMap<(Basis, u32, String, Slot), usize>,
     /// For how long GPUs of it are billed that nobody saw and that may have been gone, milliseconds.
     pub(super) unwatched_millis: i64,
 }
@@ -52,7 +58,7 @@ impl<'a> Nodes<'a> {
             resource: seller::resource(&seen),
             seller: seller::of(&seen, &key.machine_type, &terms.sources.cost.service),
             project: seen.account,
-            pool: idle::pool(&key.cluster, &seen.pool, &seen.gpu_model),
+            pool: String::new(),
             machine_type: String::new(),
             region: key.region.clone(),
             zone: seen.zone,
@@ -72,8 +78,9 @@ impl<'a> Nodes<'a> {
             terms,
             machine,
             base,
+            node_pool: seen.pool,
             range,
-            of_count: BTreeMap::new(),
+            priced_as: HashMap::new(),
             placed: HashMap::new(),
             unwatched_millis: 0,
         }
@@ -89,15 +96,33 @@ impl<'a> Nodes<'a> {
     ) {
         trim_gone(&mut of_day);
         let count = usual_count(&of_day.gpus).max(of_day.count);
-        let node = self.priced(count, day);
+        let models = self.models(&of_day);
+        let node = self.priced(count, &models[0], day);
         self.unwatched_millis += unwatched_of(&of_day, node.gpus.max(count));
         let starting = starting_of(&of_day);
         // What stands for one of its cards has another name.
-        let billed = match node.machine_type == self.machine.machine_type {
-            true => vec![self.whole(&node, of_day, fleet)],
-            false => self.cards(&node, of_day, count, fleet),
+        let mut models_of_day = models.iter();
+        let of_machine = self.machine.machine_type;
+        let is_by_card = models_of_day.any(|it| self.paid(count, it, day).0 != of_machine);
+        let billed = match is_by_card {
+            true => self.cards(of_day, (day, &models[0]), count, fleet),
+            false => vec![self.whole(&node, of_day, fleet)],
         };
         periods.extend(billed.into_iter().map(|it| it.period(day, &starting)));
+    }
+
+    /// The models of its cards of a day, each once, that of the first card first: one at least.
+    fn models(&self, of_day: &NodeDay) -> Vec<Arc<str>> {
+        let mut models: Vec<Arc<str>> = Vec::new();
+        for model in of_day.gpus.values().map(|it| &it.model) {
+            if !model.is_empty() && !models.contains(model) {
+                models.push(Arc::clone(model));
+            }
+        }
+        if models.is_empty() {
+            models.push(self.base.gpu_model.as_str().into());
+        }
+        models
     }
 
     /// A node that is paid for as a whole.
@@ -105,59 +130,93 @@ impl<'a> Nodes<'a> {
         Billed {
             node: self.place(node, Slot::Whole, fleet),
             spans: joined([of_day.spans, of_day.there].concat()),
-            gpus: cards(of_day.gpus).map(|it| it.1).collect(),
+            gpus: cards(of_day.gpus).map(|it| it.2).collect(),
         }
     }
 
-    /// A node of which each card is paid for by itself, also those that nobody accounted of so many.
+    /// A node of which each card is paid for by itself, also those that nobody accounted of so many. A card that tells no
+    /// model is of `usual`.
     fn cards(
         &mut self,
-        node: &Node,
         of_day: NodeDay,
+        (day, usual): (i64, &Arc<str>),
         count: u32,
         fleet: &mut Fleet,
     ) -> Vec<Billed> {
         let (mut billed, mut seen) = (Vec::new(), Spans::new());
-        for (spans, card) in cards(of_day.gpus) {
+        let mut node_of: HashMap<Arc<str>, Node> = HashMap::new();
+        let mut seen_millis: Vec<(i64, Arc<str>)> = Vec::new();
+        for (model, spans, card) in cards(of_day.gpus) {
+            let model = match model.is_empty() {
+                true => Arc::clone(usual),
+                false => model,
+            };
             seen.extend_from_slice(&spans);
+            seen_millis.push((card.present_millis, Arc::clone(&model)));
+            let node = node_of
+                .entry(model)
+                .or_insert_with_key(|model| self.card(model, day));
             billed.push(Billed {
                 node: self.place(node, Slot::Card(card.gpu), fleet),
                 spans,
                 gpus: vec![card],
             });
         }
+        // What was not accounted for longest is most likely the card that was seen least.
+        seen_millis.sort_by_key(|it| it.0);
         let unseen = unseen(&seen, &joined(of_day.there), count).into_iter();
-        billed.extend(unseen.enumerate().map(|(slot, spans)| Billed {
-            node: self.place(node, Slot::Unseen(slot), fleet),
-            spans,
-            gpus: Vec::new(),
+        billed.extend(unseen.enumerate().map(|(slot, spans)| {
+            let model = seen_millis.get(slot).map_or(usual, |it| &it.1);
+            let node = self.card(model, day);
+            Billed {
+                node: self.place(&node, Slot::Unseen(slot), fleet),
+                spans,
+                gpus: Vec::new(),
+            }
         }));
         billed
     }
 
-    /// The node with so many GPUs as it is priced on a day.
-    fn priced(&mut self, gpus: u32, day: i64) -> Node {
-        let (terms, range) = (self.terms, self.range);
-        let machine = Machine {
-            gpu_model: &self.base.gpu_model,
-            gpus,
-            ..self.machine
-        };
-        let priced = || terms.priced_as(&machine, range.from_ms, range.until_ms);
-        let priced = self.of_count.entry(gpus).or_insert_with(priced);
-        let of_day = Span::days(&(day..day + 1));
-        let (machine_type, basis, gpus) = priced.within(of_day.from_ms, of_day.until_ms).clone();
+    /// One card of this model as it is priced by itself on a day; without a price where it has none of its own.
+    fn card(&mut self, model: &Arc<str>, day: i64) -> Node {
+        Node {
+            gpus: 1,
+            ..self.priced(1, model, day)
+        }
+    }
+
+    /// The node with so many GPUs of this model as it is priced on a day.
+    fn priced(&mut self, gpus: u32, model: &Arc<str>, day: i64) -> Node {
+        let (machine_type, basis, gpus) = self.paid(gpus, model, day).clone();
         Node {
             machine_type,
             basis,
             gpus,
+            pool: idle::pool(&self.base.cluster, &self.node_pool, model),
+            gpu_model: model.to_string(),
             ..self.base.clone()
         }
     }
 
+    /// As what it is paid for then.
+    fn paid(&mut self, gpus: u32, model: &Arc<str>, day: i64) -> &Paid {
+        let (terms, range) = (self.terms, self.range);
+        let machine = Machine {
+            gpu_model: model,
+            gpus,
+            ..self.machine
+        };
+        let priced = || terms.priced_as(&machine, range.from_ms, range.until_ms);
+        let known = self.priced_as.entry((gpus, Arc::clone(model)));
+        let of_day = Span::days(&(day..day + 1));
+        known
+            .or_insert_with(priced)
+            .within(of_day.from_ms, of_day.until_ms)
+    }
+
     /// Its place in the fleet.
     fn place(&mut self, node: &Node, slot: Slot, fleet: &mut Fleet) -> usize {
-        let key = (node.basis, node.gpus, slot);
+        let key = (node.basis, node.gpus, node.gpu_model.clone(), slot);
         *self.placed.entry(key).or_insert_with(|| {
             fleet.nodes.push(node.clone());
             fleet.nodes.len() - 1
@@ -188,8 +247,8 @@ impl Billed {
     }
 }
 
-/// Cards as the chargeback has them, with when each was accounted.
-fn cards(gpus: BTreeMap<usize, GpuDay>) -> impl Iterator<Item = (Spans, GpuPeriod)> {
+/// Cards as the chargeback has them, with the model of each and when it was accounted.
+fn cards(gpus: BTreeMap<usize, GpuDay>) -> impl Iterator<Item = (Arc<str>, Spans, GpuPeriod)> {
     gpus.into_iter().map(|(gpu, it)| {
         let spans = joined(it.spans);
         let period = GpuPeriod {
@@ -197,7 +256,7 @@ fn cards(gpus: BTreeMap<usize, GpuDay>) -> impl Iterator<Item = (Spans, GpuPerio
             present_millis: length(&spans),
             parts: it.parts,
         };
-        (spans, period)
+        (it.model, spans, period)
     })
 }
 

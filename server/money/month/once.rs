@@ -119,6 +119,9 @@ impl NodeDay {
         self.spans.extend(other.spans);
         for (gpu, of_gpu) in other.gpus {
             let into = self.gpus.entry(gpu).or_default();
+            if into.model.is_empty() {
+                into.model = of_gpu.model;
+            }
             into.spans.extend(of_gpu.spans);
             into.parts.extend(of_gpu.parts);
         }

@@ -35,6 +35,30 @@ impl Recorded {
         Self(found)
     }
 
+    /// What is known of several stretches of days.
+    pub(in crate::money) fn together<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
+        let mut found: BTreeMap<String, BTreeSet<i64>> = BTreeMap::new();
+        for (cluster, days) in all.flat_map(|it| &it.0) {
+            found.entry(cluster.clone()).or_default().extend(days);
+        }
+        Self(found)
+    }
+
+    /// Days of a range that some cluster lacks, and the clusters that do; none of these where all lack all of them. Days
+    /// before a cluster was first recorded are among them: who compares two stretches must not take its beginning for more use.
+    pub(in crate::money) fn lacking(&self, range: &Range<i64>) -> (Vec<i64>, Vec<String>) {
+        let is_known = |day: &i64| self.0.values().any(|it| it.contains(day));
+        let lacks = |day: &i64| self.0.values().any(|it| !it.contains(day)) || !is_known(day);
+        let days: Vec<i64> = range.clone().filter(lacks).collect();
+        let lacks_any = |it: &(&String, &BTreeSet<i64>)| days.iter().any(|day| !it.1.contains(day));
+        let clusters = match days.iter().any(is_known) {
+            true => self.0.iter().filter(lacks_any).map(|it| it.0.clone()),
+            false => return (days, Vec::new()),
+        };
+        let clusters = clusters.collect();
+        (days, clusters)
+    }
+
     /// That nothing is recorded of days of a range, one sentence for each cluster. The day that runs may not have begun
     /// for the ledger.
     pub fn missing(&self, range: &Range<i64>, now: Timestamp) -> Vec<String> {
@@ -153,6 +177,25 @@ mod tests {
         assert_eq!(of(&all[..9], 1..11, 10), [""; 0]);
         assert_eq!(of(&all[..30], 1..32, 31), [""; 0]);
         assert_eq!(of(&all[..30], 1..32, 32).len(), 1, "it is over");
+    }
+
+    #[test]
+    fn a_day_that_one_of_two_clusters_lacks_is_not_whole_and_one_without_nodes_is() {
+        let of = |recorded: &[(&'static str, i64)], looked: &[(&str, i64)]| {
+            let recorded = recorded.iter().map(|it| (it.0, day(it.1)));
+            let looked = looked.iter().map(|it| (it.0.to_owned(), day(it.1)));
+            let one = Recorded::of(recorded, &looked.collect());
+            Recorded::together([one, Recorded::default()].iter()).lacking(&(day(1)..day(4)))
+        };
+        let lab = [("lab", 1), ("lab", 2), ("lab", 3)];
+        assert_eq!(of(&lab, &[]), (vec![], vec![]));
+        let both = [&lab[..], &[("prod", 1)]].concat();
+        let lacking = (vec![day(2), day(3)], vec!["prod".to_owned()]);
+        assert_eq!(of(&both, &[]), lacking);
+        // It had no nodes then.
+        assert_eq!(of(&both, &[("prod", 2), ("prod", 3)]), (vec![], vec![]));
+        assert_eq!(of(&lab[..2], &[]), (vec![day(3)], vec![]), "of none");
+        assert_eq!(of(&[], &[]).0.len(), 3);
     }
 
     #[test]

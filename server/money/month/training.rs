@@ -22,9 +22,10 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::gather::is_held;
 use super::{Days, Terms};
+use crate::runs::card::Card;
 use crate::runs::goodput::spent;
 use crate::runs::{KnownRun, Run};
-use crate::store::model::LedgerDay;
+use crate::store::model::{DayFacts, LedgerDay};
 use crate::store::{RunFilter, Store, StoreError};
 
 /// Most runs of a report: a new one every two minutes for a month.
@@ -45,8 +46,8 @@ pub struct Trained {
     gpus: Vec<String>,
     /// From when to when it held its GPUs, Unix milliseconds.
     held_ms: Range<i64>,
-    /// How many it has.
-    count: i64,
+    /// How many it has, thousandths: a share is the part of its card that it is.
+    milli_gpus: i64,
     goodput: Option<i64>,
     mfu: Option<i64>,
 }
@@ -80,13 +81,13 @@ pub async fn read(
 }
 
 /// The cards of GPUs by cluster and id, as the days have them.
-struct Cards<'a>(HashMap<(&'a str, &'a str), &'a str>);
+struct Cards<'a>(HashMap<(&'a str, &'a str), &'a DayFacts>);
 
 impl<'a> Cards<'a> {
     fn of(days: &'a Days) -> Self {
         let of = |it: &'a LedgerDay| {
             let key = (it.of.cluster.as_str(), it.of.id.as_str());
-            (key, it.of.facts.gpu_model.as_str())
+            (key, &it.of.facts)
         };
         Self(days.days.iter().map(of).collect())
     }
@@ -99,18 +100,29 @@ impl<'a> Cards<'a> {
         let until = run.facts.ended.unwrap_or(run.facts.heard).max(from);
         let gpus: Vec<String> = run.gpus().into_iter().map(str::to_owned).collect();
         let card = |gpu: &str| {
-            self.0
-                .get(&(cluster.as_str(), gpu))
-                .map(|it| (*it).to_owned())
+            let facts = self.0.get(&(cluster.as_str(), gpu))?;
+            Some(Card {
+                part: Some((facts.slices, facts.of)),
+                ..Card::whole(facts.gpu_model.as_str())
+            })
         };
         let mfu = run.mfu(card, specs).ok();
         let goodput = goodput(&run, until.since(from));
         let count = run.gpu_count().max(run.facts.world as usize);
+        let parts = gpus.iter().filter_map(|it| card(it)?.part);
+        let parts: Vec<f64> = parts
+            .map(|it| f64::from(it.0) / f64::from(it.1.max(1)))
+            .collect();
+        // Of ranks whose GPUs are not known nobody says that they are parts.
+        let part = match parts.is_empty() {
+            true => 1.0,
+            false => parts.iter().sum::<f64>() / parts.len() as f64,
+        };
         (!gpus.is_empty()).then(|| Trained {
             job,
             gpus,
             held_ms: from.millis()..until.millis(),
-            count: i64::try_from(count).unwrap_or(i64::MAX),
+            milli_gpus: (count as f64 * part * 1e3).round() as i64,
             goodput: goodput.map(millionths),
             mfu: mfu.map(|it| millionths(it.ratio)),
             cluster,
@@ -170,7 +182,7 @@ pub(super) fn times(days: &Days, range: &Range<i64>, terms: &Terms) -> Vec<RunTi
         let payer = payer(it, &by_gpu, &days.holders, terms)?;
         (held > 0).then(|| RunTime {
             payer: payer.name().to_owned(),
-            gpu_millis: held.saturating_mul(it.count),
+            gpu_millis: held.saturating_mul(it.milli_gpus) / 1_000,
             goodput: it.goodput,
             mfu: it.mfu,
         })
@@ -212,7 +224,50 @@ fn payer(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use gpufleet_telemetry::training::RunId;
+
+    use super::super::fixture::day_of_card;
     use super::*;
+    use crate::runs::{RankFacts, RunFacts, RunKey};
+
+    #[test]
+    fn a_run_on_shares_has_the_time_of_as_much_of_a_card_as_they_are() {
+        let share = |id: &str| {
+            let mut day = day_of_card(id, DayFacts::default(), (0, (0, 1)), Vec::new());
+            let facts = &mut Arc::make_mut(&mut day.of).facts;
+            (facts.slices, facts.of) = (3, 7);
+            day
+        };
+        let days = Days {
+            days: vec![share("MIG-0"), share("MIG-1")],
+            ..Days::default()
+        };
+        let milli_gpus = |gpus: [&str; 2]| {
+            let rank = |gpu: &str| RankFacts {
+                gpu: gpu.into(),
+                ..RankFacts::default()
+            };
+            let known = KnownRun {
+                key: RunKey {
+                    cluster: "lab".into(),
+                    run: RunId::parse("n/job/u/0").expect("an id"),
+                },
+                facts: RunFacts {
+                    started: Some(Timestamp(0)),
+                    world: 4,
+                    ..RunFacts::default()
+                },
+                ranks: vec![(0, rank(gpus[0])), (1, rank(gpus[1]))],
+                is_part: false,
+            };
+            let trained = Cards::of(&days).trained(known, &Specs::default());
+            trained.map(|it| it.milli_gpus)
+        };
+        assert_eq!(milli_gpus(["MIG-0", "MIG-1"]), Some(1_714), "4 × 3/7");
+        assert_eq!(milli_gpus(["GPU-0", "GPU-1"]), Some(4_000));
+    }
 
     #[test]
     fn what_is_of_one_cluster_has_the_runs_of_that_cluster() {
@@ -221,7 +276,7 @@ mod tests {
             job: "train".to_owned(),
             gpus: vec!["GPU-0".to_owned()],
             held_ms: 0..1,
-            count: 1,
+            milli_gpus: 1_000,
             goodput: Some(900_000),
             mfu: None,
         };

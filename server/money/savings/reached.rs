@@ -11,10 +11,11 @@ use std::sync::Arc;
 
 use gpufleet_telemetry::catalog::training;
 use gpufleet_telemetry::gpu_specs::Specs;
-use gpufleet_telemetry::identity::{Origin, attribute};
+use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use crate::money::now::MoneySnapshot;
+use crate::runs::card::Card;
 use crate::runs::{KnownRun, Run};
 use crate::store::{RunFilter, Store, StoreError};
 
@@ -69,14 +70,14 @@ pub struct Reached(BTreeMap<Like, Usual>);
 
 impl Like {
     /// What a run is; none where it does not say so much that another could be like it.
-    pub fn of(run: &Run, card: impl Fn(&str) -> Option<String>) -> Option<Self> {
+    pub fn of(run: &Run, card: impl Fn(&str) -> Option<Card>) -> Option<Self> {
         let facts = &run.facts;
         let model = facts.fingerprint.get(MODEL)?;
         let gpu = run.gpus().into_iter().next()?;
         let is_told = !model.is_empty() && facts.world > 0;
         is_told.then_some(Self {
             origin: facts.origin,
-            card: card(gpu)?,
+            card: card(gpu)?.model,
             model: model.clone(),
             data_type: facts.data_type.clone(),
             world: facts.world,
@@ -138,11 +139,8 @@ fn of_run(known: KnownRun, found: &MoneySnapshot, specs: &Specs) -> Option<(Like
     let cluster = Arc::clone(&known.key.cluster);
     let run = Run::of_store(known);
     let card = |gpu: &str| {
-        let model = found
-            .gpu(&cluster, gpu)?
-            .resource
-            .attribute(attribute::GPU_MODEL);
-        model.map(str::to_owned)
+        let known = found.gpu(&cluster, gpu)?;
+        Card::of(&known.resource)
     };
     let steps = run.speaker()?.1.facts.reading(training::STEPS.id)?;
     let mfu = run.mfu(card, specs).ok()?;
@@ -154,7 +152,7 @@ fn of_run(known: KnownRun, found: &MoneySnapshot, specs: &Specs) -> Option<(Like
 mod tests {
     use gpufleet_analysis::ledger::State;
     use gpufleet_analysis::owner::Payer;
-    use gpufleet_telemetry::identity::{Resource, ResourceKind};
+    use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
     use gpufleet_telemetry::training::RunId;
 
     use super::*;

@@ -5,10 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::lost::WHOLE_GPU;
+use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::MAX_ROWS;
-use crate::money::now::Idle;
+use crate::money::now::{Idle, milli_gpus};
 use crate::words::text::{self, Name, amount, counted};
 use crate::words::{self, address};
 
@@ -44,10 +46,12 @@ pub(super) struct Gpu {
 
 /// All of these in one line: how many, and what they cost a day.
 pub(super) fn sum(idle: &[&Idle], currency: &str) -> String {
-    let gpus = counted(idle.len(), "GPU is", "GPUs are");
+    let all = milli_gpus(idle.iter().copied());
+    let verb = if all == WHOLE_GPU { "is" } else { "are" };
+    let gpus = text::gpus(all);
     match idle {
-        [] => format!("{gpus} idle"),
-        _ => format!("{gpus} idle, {}", cost(idle, currency)),
+        [] => format!("{gpus} {verb} idle"),
+        _ => format!("{gpus} {verb} idle, {}", cost(idle, currency)),
     }
 }
 
@@ -80,7 +84,7 @@ fn row(gpus: &mut [&Idle], currency: &str, at: Timestamp) -> Row {
         state: words::look(first.state).name,
         gpus: format!(
             "{} on {} of {}",
-            counted(gpus.len(), "GPU", "GPUs"),
+            text::gpus(milli_gpus(gpus.iter().copied())),
             counted(nodes.len(), "node", "nodes"),
             Name::new(&first.key.cluster).text
         ),
@@ -96,6 +100,10 @@ fn named(it: &Idle, at: Timestamp) -> Gpu {
     let place = match it.index.as_str() {
         "" => format!("{} on {}", it.key.id, it.node),
         index => format!("GPU {index} of {}", it.node),
+    };
+    let place = match (it.key.kind, it.part.0 < it.part.1) {
+        (ResourceKind::Gpu, true) => format!("the rest of {place}"),
+        _ => place,
     };
     Gpu {
         address: address::gpu(&it.key.cluster, &it.key.id),
@@ -116,19 +124,26 @@ fn priced<'a>(gpus: &'a [&Idle]) -> impl Iterator<Item = i128> + 'a {
 
 /// What these cost a day; what has no price is in no sum, and said.
 fn cost(gpus: &[&Idle], currency: &str) -> String {
-    let unpriced = gpus.len() - priced(gpus).count();
+    let unpriced: Vec<&Idle> = gpus
+        .iter()
+        .copied()
+        .filter(|it| it.day_cost.is_none())
+        .collect();
     let sum = || format!("{} a day", amount(currency, priced(gpus).sum()));
-    match unpriced {
+    match unpriced.len() {
         0 => sum(),
         all if all == gpus.len() => "without a price".to_owned(),
-        some => format!("{}, {some} of them without a price", sum()),
+        _ => {
+            let some = text::gpu_count(milli_gpus(unpriced));
+            format!("{}, {some} of them without a price", sum())
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use gpufleet_analysis::owner::Payer;
-    use gpufleet_telemetry::identity::{Origin, ResourceKind};
+    use gpufleet_telemetry::identity::Origin;
 
     use super::*;
     use crate::store::model::ResourceKey;
@@ -153,6 +168,7 @@ mod tests {
             since: Some(NOW.shifted(-minutes * 60_000_000_000)),
             job: job.to_owned(),
             payer: Payer::Nobody,
+            part: (1, 1),
             day_cost: dollars.map(|it| it * 1_000_000_000),
         }
     }
@@ -189,6 +205,27 @@ mod tests {
         assert_eq!(sum(&all, "USD"), line);
         assert_eq!(sum(&all[4..], "USD"), "1 GPU is idle, without a price");
         assert_eq!(sum(&[], "USD"), "0 GPUs are idle");
+    }
+
+    #[test]
+    fn shares_are_parts_of_a_gpu_and_what_they_leave_is_called_the_rest_of_it() {
+        let share = |slices: u32, kind| {
+            let mut it = idle("node-1", 0, "", Some(7), 1);
+            (it.part, it.key.kind) = ((slices, 7), kind);
+            it
+        };
+        let one = share(1, ResourceKind::Share);
+        let rest = share(6, ResourceKind::Gpu);
+        let first = |all: &[Idle]| told(all)[0].clone();
+        let whole = first(&[rest.clone(), one.clone()]);
+        assert!(whole.contains("1 GPU on 1 node"), "{whole}");
+        let told = first(&[rest]);
+        assert!(told.contains("0.9 GPUs on 1 node"), "{told}");
+        assert!(told.contains("; the rest of GPU 0 of node-1"), "{told}");
+        assert_eq!(sum(&[&one], "USD"), "0.1 GPUs are idle, $7.00 a day");
+        let replicas = vec![share(1, ResourceKind::Share); 7];
+        let replicas: Vec<&Idle> = replicas.iter().collect();
+        assert_eq!(sum(&replicas, "USD"), "1 GPU is idle, $49.00 a day");
     }
 
     #[test]

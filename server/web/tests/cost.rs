@@ -1,7 +1,8 @@
 //! The money on the web port: the page, the reports, and what they refuse.
 
 use gpufleet_telemetry::gpu_specs::Specs;
-use gpufleet_telemetry::identity::{Resource, attribute};
+use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+use gpufleet_telemetry::training::RunId;
 
 use super::*;
 use crate::auth::Grant;
@@ -9,6 +10,7 @@ use crate::money::Terms;
 use crate::money::now::{self, MoneySnapshot};
 use crate::money::savings::Savings;
 use crate::words::text;
+use crate::runs::{KnownRun, RankFacts, Run, RunFacts, RunKey, cost};
 
 #[tokio::test]
 async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_mends_it() {
@@ -138,6 +140,113 @@ async fn who_asks_within_a_second_shares_one_walk_of_the_fleet() {
     assert!(
         !Arc::ptr_eq(&walks[0], &later),
         "nobody is told what is older"
+    );
+}
+
+#[tokio::test]
+async fn each_gpu_of_a_node_costs_what_its_own_model_does() {
+    let of = |index| fixture::gpu("prod", "desk", index, Does::Nothing, Origin::Live);
+    let (dear, mut cheap) = (of(0), of(1));
+    let other = Resource::clone(&cheap.resource).with(attribute::GPU_MODEL, "NVIDIA L4");
+    cheap.resource = Arc::new(other);
+    let mut config = Config::for_tests();
+    let prices = [("NVIDIA H100 80GB HBM3", "3.6"), ("NVIDIA L4", "0.36")];
+    let prices = prices.map(|it| (it.0.to_owned(), it.1.to_owned()));
+    config.detect.gpu_hour_usd = prices.into_iter().collect();
+    let ids = [&dear, &cheap].map(|it| Arc::clone(&it.key.id));
+    let server = server_with(config, vec![dear, cheap], false).await;
+    let (app, terms) = (&server.app, server.app.money.terms());
+    let found = now::walked(app, &terms, &Grant { cluster: None }, app.clock.now()).await;
+    let second = |id: &str| found.gpu("prod", id).and_then(|it| it.second);
+    assert_eq!(ids.map(|it| second(&it)), [Some(1_000_000), Some(100_000)]);
+}
+
+#[tokio::test]
+async fn a_rank_on_a_mig_instance_costs_that_part_of_its_card() {
+    let mut share = fixture::gpu("prod", "desk", 0, Does::Work, Origin::Live);
+    let (id, whole) = (Arc::clone(&share.key.id), Arc::clone(&share.resource));
+    share.key.kind = ResourceKind::Share;
+    let mut config = Config::for_tests();
+    let price = ("NVIDIA H100 80GB HBM3".to_owned(), "3.6".to_owned());
+    config.detect.gpu_hour_usd = [price].into();
+    let rank = RankFacts {
+        gpu: Arc::clone(&id),
+        ..RankFacts::default()
+    };
+    let key = RunKey {
+        cluster: "prod".into(),
+        run: RunId::parse("n/job/u/0").expect("an id"),
+    };
+    let run = Run::of_store(KnownRun {
+        key: key.clone(),
+        facts: RunFacts::default(),
+        ranks: vec![(0, rank)],
+        is_part: false,
+    });
+    for (slices, hour) in [("1/7", Some(514_285_714)), ("", None)] {
+        let told = Resource::clone(&whole).with(attribute::MIG_SLICES, slices);
+        share.resource = Arc::new(Resource {
+            kind: ResourceKind::Share,
+            ..told
+        });
+        let server = server_with(config.clone(), vec![share.clone()], false).await;
+        let price = cost::price(&server.app, (&key, &run));
+        assert_eq!(price.clone().ok(), hour, "{slices}: {price:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_card_is_one_gpu_without_a_price_or_an_owner_however_many_replicas_it_has() {
+    let card = fixture::gpu("prod", "desk", 0, Does::Unknown, Origin::Live);
+    let replica = |number: u32| {
+        let mut it = fixture::gpu("prod", "desk", number + 1, Does::Work, Origin::Live);
+        let told = Resource::clone(&it.resource).with(attribute::PARENT, &*card.key.id);
+        let told = told.with(attribute::REPLICA_OF, &*card.key.id);
+        it.resource = Arc::new(Resource {
+            kind: ResourceKind::Share,
+            ..told.with(attribute::REPLICAS, "4")
+        });
+        it.key.kind = ResourceKind::Share;
+        it
+    };
+    let all = [vec![card.clone()], (0..4).map(replica).collect()].concat();
+    let server = server_of(all, false).await;
+    let (app, terms) = (&server.app, server.app.money.terms());
+    let found = now::walked(app, &terms, &Grant { cluster: None }, app.clock.now()).await;
+    let unpriced: Vec<usize> = found.unpriced.values().map(BTreeSet::len).collect();
+    assert_eq!(unpriced, [1]);
+    let unowned: Vec<usize> = found.unowned.values().map(|it| it.cards.len()).collect();
+    assert_eq!(unowned, [1]);
+    assert!(found.idle.is_empty(), "{:?}", found.idle);
+}
+
+#[tokio::test]
+async fn what_mig_instances_leave_of_their_card_is_free_and_costs_its_part() {
+    let card = fixture::gpu("prod", "desk", 0, Does::Unknown, Origin::Live);
+    let told = Resource::new(ResourceKind::Share, "MIG-1");
+    let told = told.with(attribute::PARENT, &*card.key.id);
+    let told = told.with(attribute::GPU_MODEL, "NVIDIA H100 80GB HBM3");
+    let mut share = fixture::gpu("prod", "desk", 1, Does::Work, Origin::Live);
+    share.resource = Arc::new(told.with(attribute::MIG_SLICES, "1/7"));
+    (share.key.kind, share.key.id) = (ResourceKind::Share, "MIG-1".into());
+    let mut config = Config::for_tests();
+    let price = ("NVIDIA H100 80GB HBM3".to_owned(), "7".to_owned());
+    config.detect.gpu_hour_usd = [price].into();
+    let id = Arc::clone(&card.key.id);
+    let server = server_with(config, vec![card, share], false).await;
+    let (app, terms) = (&server.app, server.app.money.terms());
+    let found = now::walked(app, &terms, &Grant { cluster: None }, app.clock.now()).await;
+    let idle: Vec<_> = found.idle.iter().map(|it| (&it.key.id, it.part)).collect();
+    assert_eq!(idle, [(&id, (6, 7))]);
+    assert_eq!(now::milli_gpus(&found.idle), 857);
+    let dollars = |nano: i128| (nano as f64 / 1e9 * 100.0).round() / 100.0;
+    let day = found.idle[0].day_cost.map(dollars);
+    assert_eq!(day, Some(144.0), "6 of 7 dollars an hour");
+    let hour = found.hour_cost.get(&Origin::Live).copied().map(dollars);
+    assert_eq!(hour, Some(7.0), "as in the month");
+    assert!(
+        found.gpu("prod", &id).is_none(),
+        "it is no GPU of anybody's"
     );
 }
 

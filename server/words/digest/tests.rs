@@ -121,6 +121,28 @@ fn what_cannot_be_read_is_said_and_two_weeks_are_not_compared() {
 }
 
 #[test]
+fn days_that_one_cluster_lacks_are_named_with_it_and_the_figures_of_the_others_stand() {
+    let mut it = week();
+    it.this.missing = it.week.days().collect();
+    it.this.missing_of = vec!["prod".to_owned()];
+    let said = say(&it, "x");
+    let words = "Not known: not all is recorded of 7 days of the week (prod): 2026-11-16";
+    assert!(said.text.contains(words), "{}", said.text);
+    let end = "2026-11-22; the figures are of what is recorded.";
+    assert!(said.text.contains(end), "{}", said.text);
+    let compared = "Against the week before: not known: not all is recorded of 7 days";
+    assert!(said.text.contains(compared), "{}", said.text);
+    assert!(
+        !said.title.contains("nothing is recorded"),
+        "{}",
+        said.title
+    );
+    it.this.sum = Sum::default();
+    let said = say(&it, "x");
+    assert!(said.title.ends_with(": nothing is recorded of it"));
+}
+
+#[test]
 fn days_without_a_record_leave_figures_of_the_others_and_no_comparison() {
     let mut it = week();
     let days = it.week.days();

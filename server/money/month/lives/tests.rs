@@ -257,6 +257,31 @@ fn a_node_that_agents_call_by_its_full_name_is_one_and_so_is_one_that_was_made_a
 }
 
 #[test]
+fn a_node_that_is_renamed_at_noon_is_billed_once_until_midnight() {
+    let lives = || vec![life("new", 12, 48, true), life("old", 0, 12, true)];
+    let charged = |is_old: &dyn Fn(usize) -> bool| {
+        let mut days = told("old", 0, 24, 24);
+        let mut later = told("new", 24, 48, 48);
+        for (card, day) in later.iter_mut().enumerate().filter(|it| is_old(it.0)) {
+            Arc::make_mut(&mut day.of).id = format!("old-{card}");
+        }
+        days.extend(later);
+        hours(&charged(days, lives()))
+    };
+    assert_eq!(charged(&|_| true), [(State::Unallocated, 8 * 48)]);
+    // Into a machine that was made at noon one card of the old one was put.
+    let made = charged(&|card| card == 0);
+    assert_eq!(
+        made,
+        [
+            (State::StartingNode, 8),
+            (State::Unallocated, 8 * 48),
+            (State::Unobserved, 8 * 11),
+        ]
+    );
+}
+
+#[test]
 fn a_machine_with_two_names_is_billed_once_and_what_could_be_two_machines_is_told() {
     let made = charged(told("a", 0, 24, 24), vec![life("a.rack", 0, 24, true)]);
     assert_eq!(hours(&made), [(State::Unallocated, 8 * 24)]);
@@ -310,6 +335,37 @@ fn a_node_that_is_priced_by_its_cards_pays_for_those_that_nobody_saw() {
             (State::Unobserved, 16 * 9 - 48),
         ]
     );
+}
+
+#[test]
+fn what_nobody_saw_of_two_kinds_of_cards_costs_what_the_one_seen_least_does() {
+    let of = |model: &str, at: usize, mut days: Vec<LedgerDay>| {
+        let mut day = days.swap_remove(at);
+        let facts = &mut Arc::make_mut(&mut day.of).facts;
+        facts.machine_type.clear();
+        facts.gpu_model = model.to_owned();
+        day
+    };
+    let mut there = life("a", 0, 10, true);
+    there.record.node.machine.clear();
+    there.record.node.gpus = 2;
+    let days = Days {
+        days: vec![
+            of("cheap", 0, told("a", 2, 10, 10)),
+            of("dear", 1, told("a", 2, 6, 6)),
+        ],
+        lives: vec![there],
+        ..Days::default()
+    };
+    let prices = [("cheap", "1"), ("dear", "3")];
+    let prices = prices.map(|it| (it.0.to_owned(), it.1.to_owned()));
+    let terms = Terms::of(Sources {
+        gpu_hour_usd: prices.into_iter().collect(),
+        ..Sources::default()
+    });
+    let made = charge(&days, FIRST_DAY..FIRST_DAY + 31, &terms, Detail::Gpus).made;
+    assert_eq!(made.total().gpu_millis, 20 * HOUR);
+    assert_eq!(made.total().cost, 40 * DOLLAR);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! How many GPUs of a node are paid for, and when.
+//! How many GPUs of a node are paid for, and at which price.
 
 use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
 use gpufleet_analysis::ledger::{Energy, Reason, State};
@@ -87,6 +87,46 @@ fn a_machine_that_comes_back_with_other_cards_is_not_twice_as_large() {
 }
 
 #[test]
+fn each_card_of_a_node_costs_what_its_own_model_does() {
+    const OTHER: &str = "NVIDIA GeForce RTX 4090";
+    let of_other = |name: &str| {
+        let mut day = card(name, 0, 24);
+        let mut of = (*day.of).clone();
+        of.facts.gpu_model = OTHER.to_owned();
+        day.of = of.into();
+        day
+    };
+    let charged = |days: [LedgerDay; 2], prices: &[(&str, &str)]| {
+        let prices = prices.iter().map(|it| (it.0.to_owned(), it.1.to_owned()));
+        let terms = Terms::of(Sources {
+            gpu_hour_usd: prices.collect(),
+            ..Sources::default()
+        });
+        let days = Days {
+            days: days.into(),
+            ..Days::default()
+        };
+        let month = charge(&days, 20_000..20_031, &terms, Detail::Gpus);
+        assert!(month.made.balance().is_exact());
+        let mut pools: Vec<String> = month.fleet.nodes.iter().map(|it| it.pool.clone()).collect();
+        pools.sort_unstable();
+        assert_eq!(pools, [format!("lab/{OTHER}"), format!("lab/{CARD}")]);
+        let total = month.made.total();
+        assert_eq!(total.gpu_millis, 48 * 3_600_000);
+        (total.cost / DOLLAR, total.unpriced_millis / 3_600_000)
+    };
+    let both = [(CARD, "3"), (OTHER, "0.5")];
+    for days in [
+        [card("a", 0, 24), of_other("b")],
+        [of_other("a"), card("b", 0, 24)],
+    ] {
+        assert_eq!(charged(days.clone(), &both), (84, 0));
+        assert_eq!(charged(days.clone(), &both[..1]), (72, 24), "one has none");
+        assert_eq!(charged(days, &both[1..]), (12, 24));
+    }
+}
+
+#[test]
 fn a_node_with_more_cards_than_any_machine_pays_for_each() {
     let names: Vec<String> = (0..20).map(|it| format!("GPU-{it}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -123,6 +163,30 @@ fn a_day_costs_the_same_in_every_report_also_where_the_rate_of_its_machine_begin
     let by_day = [8, 9, 10, 11].map(|day| cost(20_000 + day..20_001 + day));
     assert_eq!(by_day, [192, 192, 960, 960], "by its cards, then by itself");
     assert_eq!(cost(20_000..20_031), by_day.iter().sum::<i128>());
+}
+
+#[test]
+fn what_was_there_for_most_of_the_day_counts() {
+    let count = |days: Vec<LedgerDay>| {
+        let mut gpus = BTreeMap::new();
+        for (gpu, day) in days.iter().enumerate() {
+            let spans = day.spans.iter().copied().map(Span::from).collect();
+            let of_gpu = GpuDay {
+                spans,
+                ..GpuDay::default()
+            };
+            gpus.insert(gpu, of_gpu);
+        }
+        usual_count(&gpus)
+    };
+    assert_eq!(count(Vec::new()), 0);
+    assert_eq!(count(all(&["a", "b"], 0, 24)), 2);
+    let mut exchanged = all(&["a"], 0, 24);
+    exchanged.extend([card("b", 0, 13), card("c", 12, 24)]);
+    assert_eq!(count(exchanged), 2);
+    let mut grown = all(&["a", "b"], 0, 24);
+    grown.extend(all(&["c", "d"], 12, 24));
+    assert_eq!(count(grown), 4, "of equal times the larger");
 }
 
 #[test]
