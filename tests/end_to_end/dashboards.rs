@@ -61,8 +61,13 @@ const REAL: [(&str, &str); 3] = [
     ("$__rate_interval", "40s"),
 ];
 
-/// Metrics that no program tells here, with the reason: their panels have data of the test's own node.
-const ONLY_MADE: [(&str, &str); 5] = [
+/// Metrics, or what else a query asks for, that no program tells here, with the reason: their panels have data of the
+/// test's own node.
+const ONLY_MADE: [(&str, &str); 6] = [
+    (
+        "parent!=\"\"",
+        "no card of the stand-in or of a simulated fleet is cut into instances",
+    ),
     (
         "gpufleet_gpu_xid_total",
         "there is no counter of an XID before one came, and no fleet is broken yet",
@@ -118,7 +123,7 @@ impl Asked {
     fn is_only_made(&self) -> bool {
         ONLY_MADE
             .iter()
-            .any(|(metric, _why)| self.expr.contains(metric))
+            .any(|(what, _why)| self.expr.contains(what))
     }
 
     /// The query as it is asked of the fleet that has the panel's fault, or of what is live.
@@ -253,6 +258,11 @@ fn everything(scrape: u64, now_seconds: f64) -> Latest {
         on_node(ResourceKind::Gpu, "GPU-made")
             .with(attribute::GPU_INDEX, "0")
             .with(attribute::GPU_MODEL, "NVIDIA H100 80GB HBM3"),
+        on_node(ResourceKind::Share, "MIG-made")
+            .with(attribute::GPU_INDEX, "0")
+            .with(attribute::GPU_MODEL, "NVIDIA H100 80GB HBM3")
+            .with(attribute::PARENT, "GPU-made")
+            .with(attribute::MIG_PROFILE, "1g.10gb"),
         on_node(ResourceKind::Rank, "a/llm/u/0/5")
             .with(attribute::JOB, "llm")
             .with(attribute::ATTEMPT, "0")
@@ -260,9 +270,13 @@ fn everything(scrape: u64, now_seconds: f64) -> Latest {
         on_node(ResourceKind::Endpoint, "http://127.0.0.1:8000/metrics")
             .with(attribute::MODEL_NAME, "llama"),
     ];
+    let is_told = |metric: &Metric, kind: ResourceKind| match kind {
+        ResourceKind::Share => gpu::shares_have(metric),
+        _ => metric.resource == kind,
+    };
     let values = |kind: ResourceKind| -> Vec<LatestValue> {
         catalog::all()
-            .filter(|metric| metric.resource == kind && metric.kind != Kind::SecondBits)
+            .filter(|metric| is_told(metric, kind) && metric.kind != Kind::SecondBits)
             .map(|metric| LatestValue {
                 metric: metric.id,
                 part: metric.part.map(|kind| Part::new(kind, "5")),

@@ -5,7 +5,7 @@ use std::fs;
 
 use gpufleet_server::export::CloudMonitoringConfig;
 use gpufleet_server::export::cloud_monitoring::descriptor;
-use gpufleet_telemetry::catalog::{self, Kind, Metric};
+use gpufleet_telemetry::catalog::{self, Kind, Metric, gpu};
 use serde_json::Value;
 
 use super::tree::{none, root};
@@ -20,6 +20,9 @@ const COLUMNS: u64 = 48;
 /// Aligners of what only grows, and of what goes up and down.
 const OF_COUNTERS: [&str; 2] = ["ALIGN_RATE", "ALIGN_DELTA"];
 const OF_GAUGES: [&str; 3] = ["ALIGN_MEAN", "ALIGN_MAX", "ALIGN_MIN"];
+
+/// What leaves instances of a card out: they have no `gpu`.
+const OF_CARDS: &str = " metric.label.\"gpu\"=monitoring.regex.full_match(\".+\")";
 
 /// The files by name.
 fn files() -> Vec<(String, Value)> {
@@ -77,6 +80,9 @@ fn wrong(filter: &str, aggregations: &[&Value]) -> Option<String> {
     }
     if !filter.contains("metric.label.\"origin\"=\"live\"") {
         return Some("what is recorded or simulated is in it".to_owned());
+    }
+    if gpu::shares_have(metric) && !filter.contains(OF_CARDS) {
+        return Some("instances of a card are in it beside the card".to_owned());
     }
     let aligners: &[&str] = match metric.kind {
         Kind::Counter => &OF_COUNTERS,
@@ -147,10 +153,13 @@ fn a_query_that_would_find_nothing_is_found() {
     let good = "metric.type=\"custom.googleapis.com/gpufleet_gpu_power_watts\" resource.type=\"k8s_node\" metric.label.\"origin\"=\"live\"";
     let mean = serde_json::json!({"perSeriesAligner": "ALIGN_MEAN", "alignmentPeriod": "60s"});
     assert_eq!(wrong(good, &[&mean]), None);
+    let memory = good.replace("power_watts", "memory_used_bytes");
+    assert_eq!(wrong(&format!("{memory}{OF_CARDS}"), &[&mean]), None);
     let bad = |filter: &str, of: &Value| assert!(wrong(filter, &[of]).is_some(), "{filter} {of}");
     bad(&good.replace("power_watts", "power_watt"), &mean);
     bad(&good.replace("power_watts", "sm_clock_hertz"), &mean);
     bad(&good.replace("k8s_node", "global"), &mean);
+    bad(&memory, &mean);
     bad(&good.replace("origin", "gpu"), &mean);
     bad(&format!("{good} metric.label.\"pod\"=\"x\""), &mean);
     bad(

@@ -1,6 +1,52 @@
-//! What panels show of many: none of their few places is taken by what is well, or by what cannot be compared.
+//! What panels show of many: none of their few places is taken by what is well, or by what cannot be compared, and a card
+//! that is cut into instances is one card.
 
-use super::{answers, query_of};
+use gpufleet_telemetry::catalog::{Kind, gpu};
+
+use super::{answers, dashboards, none, query_of};
+
+#[test]
+fn a_card_and_its_instances_are_told_apart_wherever_both_tell_something() {
+    let (mut seen, mut broken) = (0, Vec::new());
+    let told = gpu::ALL.iter();
+    let told = told.filter(|it| gpu::shares_have(it) && it.kind != Kind::SecondBits);
+    let told: Vec<String> = told.map(|it| format!("{}{{", it.name)).collect();
+    for (name, source) in dashboards() {
+        for panel in source.panels() {
+            for query in &panel.queries {
+                let selectors = told.iter().flat_map(|it| query.expr.split(it).skip(1));
+                for selector in selectors.filter_map(|it| it.split('}').next()) {
+                    seen += 1;
+                    let is_of_cards = selector.contains("parent=\"\"");
+                    let is_of_instances = selector.contains("parent!=\"\"")
+                        && query.legend.contains("{{mig_profile}} {{uuid}}");
+                    if !is_of_cards && !is_of_instances {
+                        broken.push(format!("{name}: {}: {}", panel.title, query.expr));
+                    }
+                }
+            }
+        }
+    }
+    assert!(seen > 10, "only {seen} queries are of what instances tell");
+    none("no card is counted or named twice", &broken);
+}
+
+#[test]
+fn a_lost_card_is_one_however_many_instances_are_lost_with_it() {
+    let query = query_of("health", "GPUs lost or hanging");
+    let missing = |uuid: &str, more: &str| {
+        format!(
+            "gpufleet_agent_missing_reading_flag{{cluster='c', node='n', gpu='3', uuid='{uuid}', metric='gpufleet_gpu_processes', reason='gpu_lost'{more}}}"
+        )
+    };
+    let names = [
+        missing("GPU-3", ""),
+        missing("MIG-1", ", parent='GPU-3'"),
+        missing("MIG-2", ", parent='GPU-3'"),
+    ];
+    let series = names.each_ref().map(|it| (it.as_str(), "1x9"));
+    assert_eq!(answers(&query, &series, 5, Some(("{}", 1.0))), None);
+}
 
 #[test]
 fn a_node_that_generates_nothing_takes_no_place_among_those_that_take_most_for_a_token() {
