@@ -231,27 +231,3 @@ fn a_machine_that_is_bought_is_paid_for_as_a_whole_from_its_first_own_rate_on() 
     assert_eq!(cost(&[9, 10], 20_010..20_011, ""), (16, 48));
     assert_eq!(cost(&[10], month, "spot"), (16, 16), "as it says itself");
 }
-
-#[test]
-fn what_was_there_for_most_of_the_day_counts() {
-    let count = |days: Vec<LedgerDay>| {
-        let mut gpus = BTreeMap::new();
-        for (gpu, day) in days.iter().enumerate() {
-            let spans = day.spans.iter().copied().map(Span::from).collect();
-            let of_gpu = GpuDay {
-                spans,
-                ..GpuDay::default()
-            };
-            gpus.insert(gpu, of_gpu);
-        }
-        usual_count(&gpus)
-    };
-    assert_eq!(count(Vec::new()), 0);
-    assert_eq!(count(all(&["a", "b"], 0, 24)), 2);
-    let mut exchanged = all(&["a"], 0, 24);
-    exchanged.extend([card("b", 0, 13), card("c", 12, 24)]);
-    assert_eq!(count(exchanged), 2);
-    let mut grown = all(&["a", "b"], 0, 24);
-    grown.extend(all(&["c", "d"], 12, 24));
-    assert_eq!(count(grown), 4, "of equal times the larger");
-}
