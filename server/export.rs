@@ -8,7 +8,11 @@ pub mod samples;
 
 pub mod message;
 
+mod backlog;
+
 pub mod push;
+
+pub mod late;
 
 pub mod remote_write;
 

@@ -17,6 +17,7 @@ use gpufleet_server::commit::{self, Leased, Replaced};
 use gpufleet_server::config::Config;
 use gpufleet_server::detect::thresholds::Thresholds;
 use gpufleet_server::export::cloud_monitoring::{self, CloudMonitoring};
+use gpufleet_server::export::late::Watched;
 use gpufleet_server::export::remote_write::{self, RemoteWrite};
 use gpufleet_server::fleet::FOREIGN_AGENT;
 use gpufleet_server::ingest::foreign::{Foreign, Kept};
@@ -352,7 +353,11 @@ async fn commit_all(app: &App, leased: &Leased, stop: &CancellationToken) -> Res
         settings.commit_bytes,
     );
     let clock = app.clock.as_ref();
-    commit::run(&app.fleet, leased, clock, pace, &app.commits, stop.clone()).await
+    let to = Watched {
+        to: leased,
+        ways: [&app.pushed, &app.cloud_monitoring.pushed],
+    };
+    commit::run(&app.fleet, &to, clock, pace, &app.commits, stop.clone()).await
 }
 
 /// Binds a listener, unless others could reach it unprotected.

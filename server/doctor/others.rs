@@ -172,8 +172,10 @@ struct Way<'a> {
     /// Its section of the configuration.
     name: &'static str,
     pushed: &'a Pushed,
-    /// How long after its end a minute is due.
-    due_after: Duration,
+    /// How long after its end a minute is pushed.
+    delay: Duration,
+    /// How far apart those minutes are, where not all are pushed.
+    every: Duration,
 }
 
 /// Whether what is pushed arrives.
@@ -185,12 +187,14 @@ pub(super) fn exports(look: &Look<'_>) -> Looked {
         (!write.url.is_empty()).then(|| Way {
             name: "remote_write",
             pushed: &app.pushed,
-            due_after: Duration::from_secs(write.delay_s),
+            delay: Duration::from_secs(write.delay_s),
+            every: Duration::ZERO,
         }),
         (!cloud.project.is_empty()).then(|| Way {
             name: "cloud_monitoring",
             pushed: &app.cloud_monitoring.pushed,
-            due_after: Duration::from_secs(cloud.delay_s) + every,
+            delay: Duration::from_secs(cloud.delay_s),
+            every,
         }),
     ];
     let ways: Vec<Way<'_>> = ways.into_iter().flatten().collect();
@@ -256,7 +260,7 @@ impl Way<'_> {
     }
 
     fn findings(&self, look: &Look<'_>) -> Vec<Finding> {
-        let name = self.name;
+        let (name, delay) = (self.name, self.delay.as_secs());
         let mut all: Vec<Finding> = self.behind(look).into_iter().collect();
         for (count, id, what, fix) in [
             (
@@ -277,6 +281,14 @@ impl Way<'_> {
                 "minutes were too old to be pushed",
                 format!("The target was away for longer than {name}.max_age_h."),
             ),
+            (
+                &self.pushed.late,
+                "late",
+                "times something came of a minute that was pushed already",
+                format!(
+                    "Nothing, where agents or this server were away; where it goes on, raise {name}.delay_s ({delay})."
+                ),
+            ),
         ] {
             let count = count.load(Ordering::Relaxed);
             if count > 0 {
@@ -295,8 +307,20 @@ impl Way<'_> {
         let (name, newest) = (self.name, self.newest());
         let end = (newest > 0).then(|| Minute(newest + 1).start());
         let behind = end.map_or(Duration::MAX, |end| look.since_then(end));
-        if behind <= self.due_after + PUSHED_WITHIN {
+        if behind <= self.delay + self.every + PUSHED_WITHIN {
             return None;
+        }
+        if self.pushed.waits.load(Ordering::Relaxed) {
+            let what = format!(
+                "What is pushed by {name} waits for what agents still have of the time when this server was away"
+            );
+            let found = Finding::new(Severity::Info, format!("exports-{name}-waits"), what)
+                .missing(
+                    "The minutes since then, on the other side, for a quarter of an hour at most",
+                )
+                .fix("Nothing: agents ship it by themselves.")
+                .since(end);
+            return Some(found);
         }
         let what = match end {
             Some(end) => format!(

@@ -227,6 +227,16 @@ async fn each_way_on_which_minutes_are_pushed_is_looked_at() {
     let end = gpufleet_telemetry::time::Minute(end).start();
     assert_eq!(behind.since, Some(end));
     found(&doctor, "exports-cloud_monitoring-refused");
+    assert!(doctor.findings.iter().all(|it| !it.id.ends_with("-late")));
+    pushed.late.store(2, Relaxed);
+    pushed.waits.store(true, Relaxed);
+    let doctor = make(app, view, Arc::default(), grant).await;
+    let what = &found(&doctor, "exports-cloud_monitoring-late").what;
+    assert!(what.starts_with("2 times"), "{what}");
+    let waits = found(&doctor, "exports-cloud_monitoring-waits");
+    assert_eq!((waits.severity, waits.since), (Severity::Info, Some(end)));
+    let behind = |it: &Finding| it.id == "exports-cloud_monitoring-behind";
+    assert!(!doctor.findings.iter().any(behind), "it is no fault");
     let told = &app.cloud_monitoring;
     for (reason, id) in [(Reason::Kind, "kind"), (Reason::TooMany, "too_many")] {
         let id = format!("exports-cloud_monitoring-{id}");

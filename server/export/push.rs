@@ -4,21 +4,24 @@
 //! takes; no two of a minute have a series in common. A piece keeps its points, and what its way knows of them,
 //! until it is through. When all of a minute is taken the cursor moves, so a crash sends at most one minute again.
 //! A way that fails is tried again with pauses that grow; what it refuses is counted and not sent again. What comes
-//! later than its delay after a minute is not pushed.
+//! later than its delay after a minute is not pushed, and counted (`late`); after an outage of the server minutes wait for
+//! what agents have of it (`backlog`).
 //!
 //! Limits: points of [`PAGE`] resources and of the pieces that are sent at once in memory, minutes older than
 //! the way takes are skipped and counted, a pause is at most [`MAX_PAUSE`].
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpufleet_telemetry::time::{Minute, SECONDS_PER_MINUTE, Timestamp};
 use tokio_util::sync::CancellationToken;
 
+use super::backlog;
 use super::samples::{Sample, Selection, labels, samples};
 use crate::App;
 use crate::store::StoreError;
-use crate::store::model::KnownResource;
+use crate::store::model::{KnownResource, MinuteDelta};
 
 /// Resources read at a time: a few MB.
 const PAGE: usize = 500;
@@ -54,6 +57,19 @@ pub struct Pushed {
     /// The newest minute that was pushed whole, by this server or the one before it; the one before the first that is to
     /// be pushed where none was. Unix minutes; 0 while that is not known.
     pub newest: AtomicI64,
+    /// Whether minutes that are due wait for what agents still have of an outage of the server.
+    pub waits: AtomicBool,
+    /// Times something came of a resource's minute that was pushed already. What comes while its minute is sent may be
+    /// missed.
+    pub late: AtomicU64,
+    begun: OnceLock<Begun>,
+}
+
+/// What this server pushes, and the first minute of it.
+#[derive(Debug)]
+struct Begun {
+    plan: Plan,
+    first: i64,
 }
 
 /// When and what a way is given.
@@ -67,6 +83,29 @@ pub struct Plan {
     pub max_age_minutes: i64,
     /// Only minutes that end at a multiple of so many are pushed; 0 is every minute, as 1 is.
     pub every_minutes: i64,
+}
+
+impl Pushed {
+    /// Hears what came into the record.
+    pub fn came(&self, minutes: &[MinuteDelta]) {
+        let Some(Begun { plan, first }) = self.begun.get() else {
+            return;
+        };
+        let pushed = *first..=self.newest.load(Ordering::Relaxed);
+        let late = minutes.iter().filter(|it| {
+            pushed.contains(&it.minute.0)
+                && plan.sends(it.minute)
+                && !samples(&it.row, &plan.selection).is_empty()
+        });
+        self.late.fetch_add(late.count() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Plan {
+    /// Whether this minute is pushed.
+    fn sends(&self, minute: Minute) -> bool {
+        (minute.0 + 1).rem_euclid(self.every_minutes.max(1)) == 0
+    }
 }
 
 /// What became of a piece.
@@ -170,9 +209,10 @@ pub(super) async fn run<W: Way>(app: App, pushed: &Pushed, mut way: W, stop: Can
         return;
     }
     let (job, clock) = (app.jobs.of(W::NAME), app.clock.as_ref());
-    let mut progress = None;
+    let (began, mut progress) = (clock.monotonic(), None);
     while !stop.is_cancelled() {
-        let round = round(&app, pushed, &mut way, &mut progress);
+        let led = clock.monotonic().saturating_sub(began);
+        let round = round(&app, pushed, &mut way, &mut progress, led);
         let pause = tokio::select! {
             () = stop.cancelled() => return,
             done = job.round(clock, round) => match done {
@@ -188,12 +228,13 @@ pub(super) async fn run<W: Way>(app: App, pushed: &Pushed, mut way: W, stop: Can
 }
 
 /// Pushes what is due, of a way that wants a time between minutes one of them. What was read and not sent stays in `kept`
-/// for the next round.
+/// for the next round. This server leads for as long as `led` says.
 pub(super) async fn round<W: Way>(
     app: &App,
     pushed: &Pushed,
     way: &mut W,
     kept: &mut Option<Progress<W>>,
+    led: Duration,
 ) -> Result<(), RoundError> {
     let now = app.clock.now();
     let due = (now.seconds() - way.plan().delay_s).div_euclid(i64::from(SECONDS_PER_MINUTE));
@@ -204,6 +245,10 @@ pub(super) async fn round<W: Way>(
         let minute = cursor.map_or(due, |it| it.0 + 1);
         // A target that takes nothing since this server began is behind as well.
         pushed.newest.store(minute - 1, Ordering::Relaxed);
+        pushed.begun.get_or_init(|| Begun {
+            plan: way.plan().clone(),
+            first: minute,
+        });
         *kept = Some(Progress::at(minute));
     }
     let progress = kept.as_mut().expect("it was just made");
@@ -224,14 +269,17 @@ pub(super) async fn round<W: Way>(
         tracing::warn!(skipped, "minutes are too old to be pushed ({})", W::NAME);
         *progress = Progress::at(oldest);
     }
+    let until = backlog::first(app, led).map_or(due, |it| it.0.min(due));
+    let waits = until < due && progress.minute.0 >= until;
+    pushed.waits.store(waits, Ordering::Relaxed);
     let begun = app.clock.monotonic();
     for _ in 0..MINUTES_A_ROUND {
         let took = app.clock.monotonic().saturating_sub(begun);
-        if progress.minute.0 >= due || took > BEGUN_WITHIN {
+        if progress.minute.0 >= until || took > BEGUN_WITHIN {
             break;
         }
         let done = progress.minute;
-        let is_sent = (done.0 + 1).rem_euclid(way.plan().every_minutes.max(1)) == 0;
+        let is_sent = way.plan().sends(done);
         if is_sent {
             whole_minute(app, pushed, way, progress).await?;
             way.went_whole(Minute(done.0 + 1).start());

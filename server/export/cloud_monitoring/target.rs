@@ -107,7 +107,7 @@ pub struct Target {
     project: String,
     endpoint: Option<String>,
     credentials: From,
-    /// Made with the first request, and anew after credentials failed: then their file is read again.
+    /// Made with the first request, and anew after credentials failed or may not write: then their file is read again.
     client: Option<MetricService>,
 }
 
@@ -268,9 +268,9 @@ impl Target {
             verdicts.push(match answer {
                 Ok(Ok(())) => Verdict::Taken,
                 Ok(Err(error)) => {
-                    let code = error.status().map(|it| it.code);
-                    if error.is_authentication() || code == Some(Code::Unauthenticated) {
-                        // The next attempt reads the file again.
+                    let reason = error.status().map(|it| Reason::of(it.code));
+                    if error.is_authentication() || reason == Some(Reason::Denied) {
+                        // The next attempt reads the file again: it may be another account's by then.
                         self.client = None;
                     }
                     judge(&error, count, &self.project)

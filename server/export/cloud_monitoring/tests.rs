@@ -226,7 +226,7 @@ impl Bench {
         kept: &mut Option<Progress<CloudMonitoring>>,
     ) -> Result<(), RoundError> {
         let pushed = &self.app.cloud_monitoring.pushed;
-        push::round(&self.app, pushed, &mut self.target, kept).await
+        push::round(&self.app, pushed, &mut self.target, kept, Duration::MAX).await
     }
 
     /// The newest minute that went whole.

@@ -8,19 +8,26 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use gpufleet_telemetry::catalog::gpu;
-use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+use gpufleet_telemetry::catalog::{gpu, own};
+use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::minute::{Aggregate, MinuteRow};
 use gpufleet_telemetry::time::Minute;
 
 use super::halves::MOST_SPLITS;
 use super::*;
 use crate::auth::{Access, AuthConfig};
+use crate::commit::{CommitTo as _, Leased};
 use crate::config::Config;
+use crate::export::backlog::HELD_FOR;
+use crate::export::late::Watched;
 use crate::export::message::{STALE, read_for_tests};
 use crate::export::push::{FIRST_PAUSE, MAX_PAUSE, Progress, RoundError};
+use crate::fleet::live::LiveValue;
 use crate::store::model::{Commit, KnownResource, MinuteDelta, ResourceKey};
 use crate::store::{Store, StoreConfig};
+use crate::view::fixture;
+
+mod outage;
 
 /// The first minute of which something is known.
 const FIRST: Minute = Minute(29_833_334);
@@ -96,6 +103,8 @@ struct Bench {
     app: App,
     told: Shared,
     target: RemoteWrite,
+    /// For how long the server leads.
+    led: Duration,
     folder: tempfile::TempDir,
 }
 
@@ -128,6 +137,7 @@ async fn bench() -> Bench {
         app,
         told,
         target,
+        led: HELD_FOR,
         folder,
     }
 }
@@ -184,7 +194,24 @@ impl Bench {
                 });
             }
         }
-        self.app.store.commit(&commit, token).await.unwrap();
+        let to = &Leased {
+            store: self.app.store.clone(),
+            token,
+        };
+        let ways = [&*self.app.pushed, &self.app.cloud_monitoring.pushed];
+        Watched { to, ways }.commit(&commit).await.unwrap();
+    }
+
+    /// Puts an agent into the live view which tells that its spool is so old, or has told nothing yet.
+    fn hears(&self, spool_age_s: Option<f64>) {
+        let mut live = fixture::machine("prod", "node-1", Origin::Live);
+        live.last_point = self.app.clock.now();
+        live.values.retain(|_| spool_age_s.is_some());
+        let of_spool = |it: &&mut LiveValue| it.metric == own::SPOOL_AGE.id;
+        for value in live.values.iter_mut().filter(of_spool) {
+            value.reading = Ok(spool_age_s.unwrap_or_default());
+        }
+        self.app.fleet.put_for_tests(live);
     }
 
     async fn starts_at(&self, minute: Minute) {
@@ -193,7 +220,8 @@ impl Bench {
     }
 
     async fn round(&mut self, kept: &mut Option<Progress<RemoteWrite>>) -> Result<(), RoundError> {
-        push::round(&self.app, &self.app.pushed, &mut self.target, kept).await
+        let pushed = &self.app.pushed;
+        push::round(&self.app, pushed, &mut self.target, kept, self.led).await
     }
 
     fn answers(&self, answers: &[StatusCode]) {

@@ -266,6 +266,8 @@ fn what_the_credentials_cannot_be_is_refused_by_name_and_never_shown() {
 struct Google {
     gives: Option<&'static str>,
     takes: &'static str,
+    /// What it answers to any other token.
+    refuses: (StatusCode, &'static str),
     heard: Vec<String>,
 }
 
@@ -297,9 +299,9 @@ async fn series(
     match is_taken {
         true => (StatusCode::OK, "{}".to_owned()),
         false => {
-            let said =
-                json!({"error": {"code": 401, "status": "UNAUTHENTICATED", "message": "no"}});
-            (StatusCode::UNAUTHORIZED, said.to_string())
+            let (status, name) = google.refuses;
+            let said = json!({"error": {"code": status.as_u16(), "status": name, "message": "no"}});
+            (status, said.to_string())
         }
     }
 }
@@ -312,7 +314,7 @@ async fn write(target: &mut Target) -> Verdict {
 }
 
 #[tokio::test]
-async fn credentials_that_are_revoked_are_told_and_the_file_is_read_again() {
+async fn credentials_that_are_refused_are_told_and_the_file_is_read_again() {
     _ = rustls::crypto::ring::default_provider().install_default();
     let google = Shared::default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -356,6 +358,7 @@ async fn credentials_that_are_revoked_are_told_and_the_file_is_read_again() {
         }
         other => panic!("{other:?}"),
     };
+    google.lock().unwrap().refuses = (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED");
     says(Some("t-1"), "t-1");
     assert_eq!(write(&mut target).await, Verdict::Taken);
     // The token is kept until it is refused; then another one is asked for.
@@ -372,6 +375,17 @@ async fn credentials_that_are_revoked_are_told_and_the_file_is_read_again() {
     assert!(why.contains("cloud_monitoring.credentials_file"), "{why}");
     says(Some("t-3"), "t-3");
     assert_eq!(write(&mut target).await, Verdict::Taken);
+    // It may not write, or finds no project; another account is put into the file.
+    for (status, name, token) in [
+        (StatusCode::FORBIDDEN, "PERMISSION_DENIED", "t-4"),
+        (StatusCode::NOT_FOUND, "NOT_FOUND", "t-5"),
+    ] {
+        google.lock().unwrap().refuses = (status, name);
+        says(Some(token), token);
+        let why = later(write(&mut target).await);
+        assert!(why.contains("p-1"), "{why}");
+        assert_eq!(write(&mut target).await, Verdict::Taken, "{name}");
+    }
 }
 
 #[tokio::test]
