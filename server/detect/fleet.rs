@@ -151,13 +151,15 @@ impl Detector for Silent {
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let silent = tick.nodes.iter().filter(|(_, it)| it.is_silent(tick.now));
+        // A process ends with its job, and a run has a state of its own.
+        let silent = silent.filter(|(_, it)| it.contact.is_of_machine());
         let silent = silent.filter(|((cluster, name), _)| !(tick.is_gone)(cluster, name));
         found.signals.extend(silent.map(|((cluster, name), node)| {
             let what = "nothing is heard from the node";
             let action = "Look whether the node and its agent run: gpufleet-agent doctor on the node says what stands in the way.";
             let place = Place::node(cluster, name);
             let gpus = Losing::gpus(u64::from(node.gpus), node.gpu_price());
-            blind(place, (what, action), Some(node.heard), gpus)
+            blind(place, (what, action), Some(node.contact.heard), gpus)
         }));
     }
 }

@@ -20,6 +20,7 @@ use crate::store::model::FencingToken;
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture::{self, Does, NOW};
 
+mod absence;
 mod inventory;
 mod owner;
 mod probe;
