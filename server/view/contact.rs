@@ -8,10 +8,14 @@ use std::time::Duration;
 
 use gpufleet_analysis::silent::is_silent;
 use gpufleet_telemetry::identity::ResourceKind;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::gather::heard;
 use crate::fleet::Live;
+
+/// By then after a start whoever tells of machines is heard again, nanoseconds: an agent tries again after 30 s at most,
+/// and one that came before the server was ready waits as long once more.
+const BACK_NS: i64 = 60 * NANOS_PER_SECOND;
 
 /// Who tells of a node, the best last.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +36,8 @@ pub struct Contact {
     pub point: Timestamp,
     /// The longest tick.
     tick: Duration,
+    /// Whether any of it arrived since the server started.
+    has_arrived: bool,
 }
 
 impl Teller {
@@ -58,12 +64,20 @@ impl Contact {
             self.heard = self.heard.max(heard(live));
             self.point = self.point.max(live.last_point);
             self.tick = self.tick.max(live.interval);
+            self.has_arrived |= live.received != Timestamp::default();
         }
     }
 
     /// Whether nothing is heard by now.
     pub fn is_silent(&self, now: Timestamp) -> bool {
         is_silent(self.tick, self.heard, now)
+    }
+
+    /// Whether a server that started then may still hear of it for the first time.
+    pub fn is_awaited(&self, started: Timestamp, now: Timestamp) -> bool {
+        let back = started.shifted(BACK_NS);
+        // A start that has not come was under a clock that was set back since.
+        !self.has_arrived && started <= now && !is_silent(self.tick, back, now)
     }
 
     /// Whether silence says something of the machine.
@@ -75,7 +89,6 @@ impl Contact {
 #[cfg(test)]
 mod tests {
     use gpufleet_telemetry::identity::Origin;
-    use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
     use super::*;
     use crate::view::fixture::{self, NOW};
@@ -107,6 +120,26 @@ mod tests {
             }
             let found = (contact.is_silent(NOW), contact.is_of_machine());
             assert_eq!(found, expected, "{told:?}");
+        }
+    }
+
+    #[test]
+    fn of_what_only_the_store_tells_nothing_is_missed_before_it_had_the_time_to_come_back() {
+        let mut stored = fixture::live("prod", "node-1", ResourceKind::Node, "id", Origin::Live);
+        stored.received = Timestamp::default();
+        let mut come = stored.clone();
+        come.received = NOW;
+        for (live, after_s, expected) in [
+            (&stored, 0, true),
+            (&stored, 85, true),
+            (&stored, 86, false),
+            (&stored, -3_600, false),
+            (&come, 0, false),
+        ] {
+            let mut contact = Contact::default();
+            contact.note(live);
+            let now = NOW.shifted(after_s * NANOS_PER_SECOND);
+            assert_eq!(contact.is_awaited(NOW, now), expected, "{after_s} s");
         }
     }
 }
