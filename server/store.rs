@@ -104,7 +104,7 @@ mod advice;
 mod drawn;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use advice::MAX_ADVICE;
 pub use aside::UnreadableRows;

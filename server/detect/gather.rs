@@ -407,7 +407,7 @@ fn seen_of(
         status,
         first_seen: live.first_seen,
         last_point: live.last_point,
-        is_removed: live.told.is_removed,
+        is_removed: live.told.is_removed(live.last_point),
         broken,
         healed_at,
         back_at: live.told.back_at,
