@@ -95,6 +95,8 @@ mod broken;
 
 mod xids;
 
+mod horizon;
+
 mod retain;
 
 mod served;
