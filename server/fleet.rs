@@ -286,6 +286,19 @@ impl Fleet {
         known.unwrap_or_else(PoisonError::into_inner).clock
     }
 
+    /// Whether most agents that were heard lately have a clock within an hour of this server's, however few they are;
+    /// none where none was heard.
+    pub fn agents_agree(&self, now: Timestamp) -> Option<bool> {
+        let (mut like, mut all) = (0, 0);
+        for shard in &self.shards {
+            for vote in lock(shard).agents.values().filter_map(|it| it.vote(now)) {
+                all += 1;
+                like += usize::from(vote.difference.saturating_abs() <= sender_clock::QUARANTINED);
+            }
+        }
+        (all > 0).then_some(like * 2 >= all)
+    }
+
     /// Sizes and counts for the server's own metrics.
     pub fn health(&self) -> FleetHealth {
         FleetHealth {

@@ -273,12 +273,14 @@ async fn read_all(app: &App) -> anyhow::Result<()> {
     let since = now.shifted(-seconds.saturating_mul(NANOS_PER_SECOND));
     let mut resources = app.store.resources(None, None).await?;
     resources.retain(|it| it.last_seen >= since);
+    let mut told = app.store.told(now.shifted(-REPEAT_NS)).await?;
+    told.extend(app.store.removed(since).await?);
     let restored = Restored {
         last_commit: app.store.last_commit().await?,
         cursors: app.store.cursors().await?,
         resources,
         health: app.store.broken(since, now).await?,
-        told: app.store.told(now.shifted(-REPEAT_NS)).await?,
+        told,
         foreign: app.store.foreign_marks().await?,
         runs: Vec::new(),
         steps: Vec::new(),
@@ -326,171 +328,4 @@ pub fn holder(folder: &Path) -> io::Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use gpufleet_telemetry::time::Clock;
-
-    use super::*;
-    use crate::auth::Access;
-    use crate::config::Config;
-    use crate::health::StoreSeen;
-    use crate::store::{Store, StoreConfig};
-
-    /// A clock that each renewal finds ten seconds later.
-    #[derive(Default)]
-    struct Hand(AtomicI64);
-
-    impl Clock for Hand {
-        fn now(&self) -> Timestamp {
-            Timestamp::from_seconds(1_790_000_000 + self.0.load(Ordering::Relaxed))
-        }
-
-        fn monotonic(&self) -> Duration {
-            Duration::ZERO
-        }
-    }
-
-    async fn server(folder: &Path, clock: &Arc<Hand>) -> App {
-        let store = Store::open(&StoreConfig::for_tests(folder)).await;
-        let (config, access) = (Config::for_tests(), Access::default());
-        App::new(config, store.unwrap(), access, Arc::clone(clock) as _)
-    }
-
-    /// A server that has just taken the right to write, and what another one with its database shares with it.
-    struct First {
-        app: App,
-        right: Leased,
-        stop: CancellationToken,
-        clock: Arc<Hand>,
-        folder: tempfile::TempDir,
-    }
-
-    async fn first() -> First {
-        let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(Hand::default()));
-        let app = server(folder.path(), &clock).await;
-        let stop = CancellationToken::new();
-        let right = take(&app, "first", &stop).await.unwrap().unwrap();
-        First {
-            app,
-            right,
-            stop,
-            clock,
-            folder,
-        }
-    }
-
-    impl First {
-        /// Another server with the same database and the same time.
-        async fn second(&self) -> App {
-            server(self.folder.path(), &self.clock).await
-        }
-
-        /// Does work by the right, which is renewed every millisecond.
-        async fn holds(
-            &self,
-            work: impl Future<Output = anyhow::Result<()>>,
-        ) -> anyhow::Result<()> {
-            let every = Duration::from_millis(1);
-            hold_at(&self.app, self.right.token, every, &self.stop, work).await
-        }
-    }
-
-    #[tokio::test]
-    async fn a_database_that_goes_before_the_first_renewal_took_things_until_the_right_was_taken() {
-        let first = first().await;
-        let (app, clock) = (&first.app, &first.clock);
-        let taken = clock.now();
-        app.store.close().await;
-        let work = async {
-            while !StoreSeen::of(app).is_failing {
-                clock.0.fetch_add(1, Ordering::Relaxed);
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            first.stop.cancel();
-            Ok(())
-        };
-        first.holds(work).await.unwrap();
-        let seen = StoreSeen::of(app).taken.expect("it took the right");
-        assert!(seen >= taken && seen < clock.now(), "{seen:?}");
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_standby_gets_no_lease_from_a_server_that_restores_for_longer_than_it_is_good() {
-        let first = first().await;
-        let (second, clock) = (first.second().await, &first.clock);
-        let renewed = first.app.jobs.of(JOB);
-        let work = async {
-            // Twice as long as the lease is good, in steps that are shorter than it.
-            for passed in (10..=60).step_by(10) {
-                clock.0.store(passed, Ordering::Relaxed);
-                let known = clock.now().millis();
-                while renewed.succeeded_ms() < Some(known) {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-            }
-            let asked = second
-                .store
-                .acquire_lease("second", clock.now(), LEASE)
-                .await;
-            assert!(matches!(asked, Err(LeaseError::Held { .. })), "{asked:?}");
-            first.stop.cancel();
-            Ok(())
-        };
-        let held = tokio::time::timeout(Duration::from_secs(60), first.holds(work)).await;
-        held.expect("the lease is renewed beside the work").unwrap();
-        release(&first.app, first.right.token).await;
-        assert!(
-            take(&second, "second", &CancellationToken::new())
-                .await
-                .unwrap()
-                .is_some()
-        );
-    }
-
-    #[tokio::test]
-    async fn a_server_that_was_replaced_ends_its_work() {
-        let first = first().await;
-        first.clock.0.store(3_600, Ordering::Relaxed);
-        let second = first.second().await;
-        take(&second, "second", &first.stop).await.unwrap().unwrap();
-        let error = first.holds(std::future::pending()).await.unwrap_err();
-        assert!(error.to_string().contains("taken over"), "{error}");
-    }
-
-    #[test]
-    fn a_server_keeps_its_name_with_its_folder_and_another_folder_has_another() {
-        let [mine, theirs] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        let first = holder(mine.path()).unwrap();
-        assert_eq!(holder(mine.path()).unwrap(), first);
-        assert_ne!(
-            holder(theirs.path()).unwrap(),
-            first,
-            "the same machine name"
-        );
-        std::fs::write(mine.path().join(ID_FILE), "spoilt").unwrap();
-        let anew = holder(mine.path()).unwrap();
-        assert_ne!(anew, first);
-        assert_eq!(holder(mine.path()).unwrap(), anew);
-    }
-
-    #[tokio::test]
-    async fn what_waits_for_the_lead_begins_when_it_comes_and_ends_when_told_to_stop() {
-        let (lead, stop) = (Lead::default(), CancellationToken::new());
-        assert!(lead.waits().is_some());
-        assert_eq!(lead.waits_since(), None, "it has not asked yet");
-        let at = Timestamp::from_seconds;
-        assert!(lead.because("standby", at(100)));
-        assert!(!lead.because("standby", at(102)), "no news");
-        assert_eq!(lead.waits_since(), Some(at(100)));
-        assert!(lead.because("the database is away", at(104)));
-        assert_eq!(lead.waits_since(), Some(at(104)));
-        let (began, ()) = tokio::join!(lead.wait(&stop), async { lead.begin() });
-        assert!(began);
-        assert_eq!(lead.waits(), None);
-        assert_eq!(lead.waits_since(), None);
-        let other = Lead::default();
-        stop.cancel();
-        assert!(!other.wait(&stop).await);
-    }
-}
+mod tests;

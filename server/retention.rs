@@ -2,6 +2,9 @@
 //!
 //! Minute rows live 48 hours on SQLite and 7 days on PostgreSQL, ten-minute rows 30 days, steps of
 //! training runs 7 days, ledger hours 25 months, days of them 10 years, events and runs 13 months. Minute rows whose hour is still to be computed stay until it is.
+//!
+//! What is too old this server's clock says. So nothing goes while agents' clocks say another time, and after a start
+//! nothing before an agent was heard or had the time to be: a machine may come up days ahead.
 
 use std::time::Duration;
 
@@ -14,6 +17,13 @@ use crate::store::{Deleted, Expiry, Store, StoreError};
 
 /// How often the job looks, when there was nothing more to delete.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
+
+/// How often the job looks whether it may delete.
+const ASK_EVERY: Duration = Duration::from_secs(30);
+
+/// For so long an agent is waited for that says whether the clock is right. By then those come that are there, and NTP has
+/// set a clock that it sets.
+const AGENTS_WITHIN: Duration = Duration::from_secs(600);
 
 /// Pause between two pieces, so that commits and pages come in between.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -137,10 +147,12 @@ pub async fn run(app: App, stop: CancellationToken) {
         return;
     }
     let (job, clock) = (app.jobs.of("retention"), app.clock.as_ref());
+    let began = clock.monotonic();
     while !stop.is_cancelled() {
-        let work = round(&app.store, &app.config.retention, clock.now());
-        let pause = match job.round(clock, work).await {
-            Some(deleted) if deleted.more => PAUSE,
+        let up = clock.monotonic().saturating_sub(began);
+        let pause = match job.round(clock, look(&app, up)).await {
+            Some(None) => ASK_EVERY,
+            Some(Some(deleted)) if deleted.more => PAUSE,
             _ => LOOK_EVERY,
         };
         tokio::select! {
@@ -150,7 +162,19 @@ pub async fn run(app: App, stop: CancellationToken) {
     }
 }
 
-/// Deletes one piece of what is too old.
+/// Deletes one piece of what is too old; none while it is not known what that is.
+async fn look(app: &App, up: Duration) -> Result<Option<Deleted>, StoreError> {
+    let now = app.clock.now();
+    match app.fleet.agents_agree(now) {
+        Some(false) => return Ok(None),
+        None if up < AGENTS_WITHIN => return Ok(None),
+        Some(true) | None => {}
+    }
+    let deleted = round(&app.store, &app.config.retention, now).await;
+    deleted.map(Some)
+}
+
+/// Deletes one piece of what is too old, and keeps what comes where a clock that was ahead said that it is.
 ///
 /// # Errors
 /// When the store refuses.
@@ -159,12 +183,84 @@ pub async fn round(
     config: &RetentionConfig,
     now: Timestamp,
 ) -> Result<Deleted, StoreError> {
+    let ahead_minutes = store.take_back_horizon(now).await?;
+    if ahead_minutes > 0 {
+        tracing::warn!(
+            ahead_minutes,
+            "minutes were left out that are still to come: this server's clock was ahead once"
+        );
+    }
     store.retain(&config.expiry(now, store.kind())).await
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use gpufleet_telemetry::identity::{AgentId, Epoch};
+    use gpufleet_telemetry::otlp::DecodedMetrics;
+    use gpufleet_telemetry::time::Clock;
+    use gpufleet_telemetry::wire::{Lane, Stream};
+    use uuid::Uuid;
+
     use super::*;
+    use crate::auth::Access;
+    use crate::config::Config;
+    use crate::fleet::{Body, Offer};
+    use crate::store::StoreConfig;
+    use crate::store::model::CursorKey;
+
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_seconds(1_790_000_000)
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    /// An agent comes whose clock is so many hours behind the server's.
+    fn comes(app: &App, agent: u128, behind_hours: i64) {
+        let received = app.clock.now();
+        let metrics = DecodedMetrics::default();
+        app.fleet.offer(&Offer {
+            key: CursorKey {
+                agent: AgentId(Uuid::from_u128(agent)),
+                epoch: Epoch(Uuid::from_u128(agent)),
+                stream: Stream::Metrics,
+            },
+            seq: 1,
+            session: 1,
+            lane: Lane::Live,
+            dropped: None,
+            sent_at: received.shifted(-behind_hours * 3_600 * NANOS_PER_SECOND),
+            received,
+            bound_cluster: None,
+            default_cluster: "c".into(),
+            body: Body::Metrics(&metrics),
+        });
+    }
+
+    #[tokio::test]
+    async fn nothing_goes_before_agents_say_that_the_clock_is_right_or_had_the_time_to_say_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+        let store = store.unwrap();
+        let lease = store.acquire_lease("server", Still.now(), Duration::from_secs(15));
+        lease.await.unwrap();
+        let clock = Arc::new(Still);
+        let app = App::new(Config::for_tests(), store, Access::default(), clock);
+        let looks = async |up| look(&app, up).await.unwrap().is_some();
+        assert!(!looks(Duration::ZERO).await, "nobody says anything yet");
+        assert!(looks(AGENTS_WITHIN).await, "there may be none");
+        comes(&app, 1, 120);
+        assert!(!looks(AGENTS_WITHIN).await, "the clock is days ahead");
+        comes(&app, 2, 0);
+        assert!(looks(Duration::ZERO).await, "it is that agent's");
+    }
 
     #[test]
     fn minutes_live_longer_on_postgresql_and_as_long_as_is_configured() {

@@ -95,6 +95,8 @@ mod broken;
 
 mod xids;
 
+mod horizon;
+
 mod retain;
 
 mod served;
@@ -104,7 +106,7 @@ mod advice;
 mod drawn;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use advice::MAX_ADVICE;
 pub use aside::UnreadableRows;

@@ -28,6 +28,8 @@ use crate::threads::apart;
 
 pub mod gather;
 
+pub mod contact;
+
 pub mod judge;
 
 pub mod past;
@@ -89,7 +91,8 @@ pub struct NodeView {
     pub agent: Option<AgentId>,
     /// The newest point of the node or of any GPU on it.
     pub last_point: Timestamp,
-    /// Since when nothing has come from it; none while it reports.
+    /// Since when nothing has come from it; none while it reports, and of a node of which only processes tell that end
+    /// with their job.
     pub silent_since: Option<Timestamp>,
     /// Readers that failed in their last round.
     pub failing_readers: Vec<Arc<str>>,
@@ -306,6 +309,8 @@ async fn walked(app: App) -> Result<FleetView, Infallible> {
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_telemetry::identity::ResourceKind;
+
     use super::*;
 
     #[test]
@@ -347,6 +352,25 @@ mod tests {
         );
         let (_, node) = view.node("prod", "h100-07").expect("it is there");
         assert_eq!(node.silent_since, None);
+    }
+
+    #[test]
+    fn the_pod_of_a_rank_that_ended_is_no_silent_node_and_a_rank_that_goes_on_hides_none() {
+        let mut fleet = fixture::fleet();
+        for (node, ago) in [("train-0", 754_000_000_000), ("h100-08", 1_000_000_000)] {
+            let kind = ResourceKind::Rank;
+            let mut rank = fixture::live("prod", node, kind, "a/b/c/0/0", Origin::Live);
+            rank.agent = None;
+            rank.last_point = fixture::NOW.shifted(-ago);
+            rank.received = rank.last_point;
+            fleet.push(rank);
+        }
+        let view = gather::of(fleet.iter(), fixture::NOW);
+        let silent = ["train-0", "h100-08"].map(|name| {
+            let (_, node) = view.node("prod", name).expect("it is there");
+            node.silent_since.is_some()
+        });
+        assert_eq!(silent, [false, true]);
     }
 
     #[test]

@@ -134,6 +134,13 @@ impl Before {
         self.said.iter().filter(move |it| it.what == what)
     }
 
+    /// Whether these words were said of a node itself.
+    pub(super) fn is_said_of(&self, cluster: &str, node: &str, what: &str) -> bool {
+        let known = self.about.get(node).into_iter().flatten();
+        let mut said = known.map(|at| &self.said[*at]).filter(|it| it.what == what);
+        said.any(|it| it.place == Place::node(cluster, node))
+    }
+
     /// What was said of a resource that is met now for the first time.
     pub(super) fn about(&self, key: &ResourceKey, now: Timestamp) -> Vec<&Said> {
         if self.said.is_empty() || now.since(self.started) > MET_NS {

@@ -49,7 +49,11 @@ const STALL_LEARNS_S: i64 = 360;
 /// What is said of GPUs that are held and do nothing.
 const IDLE: &str = "held and idle";
 
-/// Nodes that nothing is heard from.
+/// What is said of a node of which nothing comes.
+const NOT_HEARD: &str = "nothing is heard from the node";
+
+/// Nodes that nothing is heard from. Of one that was not heard since the start it is known only once it had the time to
+/// come back, unless it was said before.
 #[derive(Default)]
 pub(super) struct Silent;
 
@@ -151,13 +155,19 @@ impl Detector for Silent {
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let silent = tick.nodes.iter().filter(|(_, it)| it.is_silent(tick.now));
+        // A process ends with its job, and a run has a state of its own.
+        let silent = silent.filter(|(_, it)| it.contact.is_of_machine());
+        let (before, now) = (tick.before, tick.now);
+        let silent = silent.filter(|((cluster, name), it)| {
+            let is_awaited = it.contact.is_awaited(before.started(), now);
+            !is_awaited || before.is_said_of(cluster, name, NOT_HEARD)
+        });
         let silent = silent.filter(|((cluster, name), _)| !(tick.is_gone)(cluster, name));
         found.signals.extend(silent.map(|((cluster, name), node)| {
-            let what = "nothing is heard from the node";
             let action = "Look whether the node and its agent run: gpufleet-agent doctor on the node says what stands in the way.";
             let place = Place::node(cluster, name);
             let gpus = Losing::gpus(u64::from(node.gpus), node.gpu_price());
-            blind(place, (what, action), Some(node.heard), gpus)
+            blind(place, (NOT_HEARD, action), Some(node.contact.heard), gpus)
         }));
     }
 }

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use gpufleet_analysis::health::Probed;
 use gpufleet_analysis::leak::Thresholds;
@@ -29,7 +28,7 @@ use super::watch::{Rates, Readable, Watch, fresh};
 use super::whole::Whole;
 use crate::fleet::{Fleet, Live, LiveXid};
 use crate::store::model::ResourceKey;
-use crate::view::gather as view;
+use crate::view::contact::Contact;
 use crate::view::judge::judge;
 
 mod alike;
@@ -166,9 +165,9 @@ pub struct GpuSnapshot {
     pub(super) has_remap_pending: Option<bool>,
     /// When its node came up.
     pub(super) booted_at: Option<Timestamp>,
-    /// When anything last came from its agent.
+    /// When anything last came from its agent, or from who tells of its machine.
     pub(super) node_heard: Timestamp,
-    /// The newest point of anything on its node.
+    /// The newest point of that.
     pub(super) node_point: Timestamp,
     /// What a second of it costs, nano-USD.
     pub(super) price: Option<i64>,
@@ -180,10 +179,7 @@ pub struct GpuSnapshot {
 #[derive(Debug, Default)]
 pub struct NodeSnapshot {
     pub(super) gpus: u32,
-    pub(super) heard: Timestamp,
-    point: Timestamp,
-    /// The longest tick of anything on it.
-    tick: Duration,
+    pub(super) contact: Contact,
     pub(super) booted: Option<Timestamp>,
     /// Whether its memory grows until it is used up.
     pub(super) leaks: Option<Leaks>,
@@ -220,7 +216,7 @@ impl NodeSnapshot {
 
     /// Whether nothing is heard from it.
     pub(super) fn is_silent(&self, now: Timestamp) -> bool {
-        view::is_silent(self.tick, self.heard, now)
+        self.contact.is_silent(now)
     }
 }
 
@@ -258,9 +254,7 @@ pub(super) fn gather(
         let new = || Kept::new(&live.key, numbered, before, now);
         let kept = kept.meet(&live.key, now, new);
         let of_node = nodes.of(live, &mut kept.node);
-        of_node.heard = view::heard(live).max(of_node.heard);
-        of_node.tick = live.interval.max(of_node.tick);
-        of_node.point = live.last_point.max(of_node.point);
+        of_node.contact.note(live);
         limits.look(live, &mut kept.limits, now);
         readers.look(live, refused, now);
         match &mut kept.kind {
@@ -291,7 +285,7 @@ pub(super) fn gather(
         if of_node.model.is_empty() {
             of_node.model = Arc::clone(model);
         }
-        (seen.node_heard, seen.node_point) = (of_node.heard, of_node.point);
+        (seen.node_heard, seen.node_point) = (of_node.contact.heard, of_node.contact.point);
         (seen.booted_at, seen.host) = (of_node.booted, of_node.host);
         let node = of_node.resource.as_deref();
         let of = |prices: &mut Prices| prices.of(&seen.cluster, node, model, of_node.gpus);
@@ -413,7 +407,7 @@ fn seen_of(
         status,
         first_seen: live.first_seen,
         last_point: live.last_point,
-        is_removed: live.told.is_removed,
+        is_removed: live.told.is_removed(live.last_point),
         broken,
         healed_at,
         back_at: live.told.back_at,

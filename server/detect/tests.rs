@@ -20,6 +20,7 @@ use crate::store::model::FencingToken;
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture::{self, Does, NOW};
 
+mod absence;
 mod inventory;
 mod owner;
 mod probe;
@@ -323,7 +324,7 @@ async fn a_gpu_whose_readings_stop_while_its_agent_goes_on_has_vanished_unless_i
             if is_gpu(live, "node-1", 5) {
                 live.last_point = last;
                 live.received = last;
-                live.told.is_removed = is_removed;
+                live.told.removed_at = is_removed.then_some(last);
             }
         });
         let what: Vec<_> = world.open().into_iter().map(|it| it.what).collect();

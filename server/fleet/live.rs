@@ -11,7 +11,7 @@ use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{AgentId, Origin, Part, Resource, attribute};
 use gpufleet_telemetry::minute::Bitmaps;
 use gpufleet_telemetry::sample::Reading;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, SECONDS_PER_MINUTE, Timestamp};
 
 use crate::store::model::ResourceKey;
 
@@ -55,6 +55,9 @@ pub struct Live {
 /// nothing that came to another.
 const MAX_XIDS: usize = 16;
 
+/// What was read just before a GPU was taken out has the time of its tick's end, nanoseconds.
+const LONGEST_TICK: i64 = SECONDS_PER_MINUTE as i64 * NANOS_PER_SECOND;
+
 /// The attribute of a stored XID that says who held the GPU when it came: after a start nobody else knows.
 pub(super) const XID_HOLDER: &str = "holder";
 
@@ -63,8 +66,8 @@ pub(super) const XID_HOLDER: &str = "holder";
 pub struct Told {
     /// Its XIDs, each of a code and a job once, in the order in which they came first.
     pub xids: Vec<LiveXid>,
-    /// Whether the driver no longer lists it: taken out, and not lost.
-    pub is_removed: bool,
+    /// When the driver last listed it no more: taken out, and not lost.
+    pub removed_at: Option<Timestamp>,
     /// When it was last made whole: reset, listed anew, or nothing more asked of it by the driver.
     pub whole_at: Option<Timestamp>,
     /// When it last answered again after it could not be reached.
@@ -129,16 +132,9 @@ impl Told {
     pub fn take(&mut self, event: &Event) {
         let text = |name: &str| event.attributes.get(name).map_or("", String::as_str);
         match event.kind {
-            EventKind::GpuRemoved => self.is_removed = true,
-            EventKind::GpuReset => self.made_whole(event.at),
-            EventKind::GpuAdded => {
-                self.is_removed = false;
-                self.made_whole(event.at);
-            }
-            EventKind::GpuRecovered => {
-                self.is_removed = false;
-                self.back_at = self.back_at.max(Some(event.at));
-            }
+            EventKind::GpuRemoved => self.removed_at = self.removed_at.max(Some(event.at)),
+            EventKind::GpuReset | EventKind::GpuAdded => self.made_whole(event.at),
+            EventKind::GpuRecovered => self.back_at = self.back_at.max(Some(event.at)),
             EventKind::RecoveryAction if matches!(text("action"), "0" | "none") => {
                 self.made_whole(event.at);
             }
@@ -153,9 +149,18 @@ impl Told {
         }
     }
 
+    /// Whether it was taken out and is, going by when it was last read too: what is put in while the machine is off
+    /// nobody tells of.
+    pub fn is_removed(&self, last_point: Timestamp) -> bool {
+        self.removed_at.is_some_and(|at| {
+            let is_back = self.whole_at.max(self.back_at) >= Some(at);
+            !is_back && last_point.since(at) <= LONGEST_TICK
+        })
+    }
+
     /// The clocks were set back: nothing of it happened later than now.
     pub(super) fn set_back(&mut self, now: Timestamp) {
-        for at in [&mut self.whole_at, &mut self.back_at] {
+        for at in [&mut self.whole_at, &mut self.back_at, &mut self.removed_at] {
             *at = at.map(|it| it.min(now));
         }
         for xid in &mut self.xids {
@@ -339,6 +344,29 @@ mod tests {
         told.set_back(Timestamp::from_seconds(100));
         take(&mut told, 200, 48, "slurm:1");
         assert!(told.whole_at < Some(told.xids[0].at), "{told:?}");
+    }
+
+    #[test]
+    fn a_gpu_that_was_taken_out_is_until_it_is_listed_or_read_again_in_any_order() {
+        use EventKind::{GpuAdded, GpuRecovered, GpuRemoved};
+        for (events, read_at, expected) in [
+            (&[(100, GpuRemoved)][..], 90, true),
+            (&[], 100, false),
+            (&[(100, GpuRemoved)], 105, true),
+            (&[(100, GpuRemoved)], 170, false),
+            (&[(100, GpuRemoved), (120, GpuAdded)], 90, false),
+            (&[(120, GpuAdded), (100, GpuRemoved)], 90, false),
+            (&[(90, GpuAdded), (100, GpuRemoved)], 90, true),
+            (&[(100, GpuRemoved), (90, GpuRecovered)], 90, true),
+            (&[(100, GpuRemoved), (120, GpuRecovered)], 90, false),
+        ] {
+            let mut told = Told::default();
+            for (second, kind) in events {
+                take_event(&mut told, *second, *kind, &[]);
+            }
+            let found = told.is_removed(Timestamp::from_seconds(read_at));
+            assert_eq!(found, expected, "{events:?}, read at {read_at}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct Restored {
     pub resources: Vec<KnownResource>,
     /// What last broke or healed resources, where nothing shows that they worked since.
     pub health: Vec<(ResourceKey, HealthEvent)>,
-    /// XIDs of the last days and what made GPUs whole, the oldest first.
+    /// XIDs of the last days and what made GPUs whole, the oldest first, and then which were taken out.
     pub told: Vec<StoredEvent>,
     /// How far foreign series have been seen.
     pub foreign: Vec<ForeignMark>,

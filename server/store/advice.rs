@@ -11,7 +11,7 @@ use super::database::{Column, Row, Value};
 use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
 use super::model::FencingToken;
-use super::{Store, retain};
+use super::{Store, horizon};
 
 /// Most rows of one answer, the newest: half a year at the most of a day.
 pub const MAX_ADVICE: usize = 20_000;
@@ -102,7 +102,7 @@ impl Store {
     ) -> Result<(Vec<Record>, Option<Timestamp>, bool), StoreError> {
         let doing = "reading what advice was given";
         let mut transaction = self.read().await?;
-        let since = retain::horizon(&mut transaction, &self.0.lease, ADVICE_HORIZON).await?;
+        let since = horizon::read(&mut transaction, &self.0.lease, ADVICE_HORIZON).await?;
         let sql = format!(
             "SELECT data FROM advice WHERE lease = $1 AND first_ms < $3 AND until_ms >= $2
              AND ($4 = '' OR cluster = $4) ORDER BY number DESC LIMIT {MAX_ADVICE}"

@@ -11,7 +11,7 @@ use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{Committed, MinuteDelta, Minutes, ResourceKey};
 use super::restate::Why;
-use super::{Store, block, retain};
+use super::{Store, block, horizon};
 
 /// Minute rows merged at a time: bounds the memory of a commit to a few MB, whatever the fleet.
 const MERGE_ROWS: usize = 4_096;
@@ -344,6 +344,6 @@ pub(super) async fn mark_hours(
 
 /// The first minute that is still kept.
 pub(super) async fn horizon(transaction: &mut Transaction, lease: &str) -> Result<i64, StoreError> {
-    let horizon = retain::horizon(transaction, lease, HORIZON).await?;
+    let horizon = horizon::read(transaction, lease, HORIZON).await?;
     Ok(horizon.unwrap_or(i64::MIN))
 }

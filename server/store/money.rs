@@ -12,10 +12,10 @@ use gpufleet_analysis::owner::Payer;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::Store;
 use super::database::{Column, Transaction, Value};
 use super::error::{Doing, StoreError};
-use super::retain::{self, DAYS_HORIZON};
+use super::retain::DAYS_HORIZON;
+use super::{Store, horizon};
 
 /// A day of a scope.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -149,7 +149,7 @@ impl Store {
     /// When the database refuses.
     pub async fn days_kept_since(&self) -> Result<Option<i64>, StoreError> {
         let mut transaction = self.read().await?;
-        retain::horizon(&mut transaction, &self.0.lease, DAYS_HORIZON).await
+        horizon::read(&mut transaction, &self.0.lease, DAYS_HORIZON).await
     }
 
     /// Makes these days stand for a range of days: those that changed are written, those that are not among them go.

@@ -8,6 +8,7 @@ use super::Store;
 use super::advice::ADVICE_HORIZON;
 use super::database::{Column, Transaction, Value};
 use super::error::{Doing, StoreError};
+use super::horizon::move_on;
 use super::minutes::HORIZON;
 use crate::fleet::FOREIGN_AGENT;
 
@@ -309,7 +310,7 @@ impl Store {
     async fn retain_of(&self, lease: &str, expiry: &Expiry) -> Result<Deleted, StoreError> {
         let first_minute = expiry.minutes.hour() * 60;
         let mut transaction = self.write().await?;
-        move_horizon(&mut transaction, lease, (HORIZON, first_minute)).await?;
+        move_on(&mut transaction, lease, (HORIZON, first_minute)).await?;
         let rows = delete(&mut transaction, lease, MINUTES, first_minute).await?;
         let values = [
             Value::Int(first_minute / 60),
@@ -346,11 +347,11 @@ impl Store {
             let deleted = deleted.doing("deleting old runs and steps")?;
             gone.runs += deleted;
             if sql == RUNS && deleted > 0 {
-                move_horizon(&mut transaction, lease, (RUNS_HORIZON, events)).await?;
+                move_on(&mut transaction, lease, (RUNS_HORIZON, events)).await?;
             }
             gone.more |= deleted == most;
         }
-        move_horizon(&mut transaction, lease, (DAYS_HORIZON, expiry.days)).await?;
+        move_on(&mut transaction, lease, (DAYS_HORIZON, expiry.days)).await?;
         let mut most = 0;
         for (sql, before) in [
             (ASIDE, events),
@@ -377,7 +378,7 @@ impl Store {
         ] {
             let deleted = delete(&mut transaction, lease, sql, before).await?;
             if sql == ADVICE && deleted > 0 {
-                move_horizon(&mut transaction, lease, (ADVICE_HORIZON, events)).await?;
+                move_on(&mut transaction, lease, (ADVICE_HORIZON, events)).await?;
             }
             most = deleted.max(most);
             gone.others += deleted;
@@ -441,32 +442,6 @@ async fn forget_epochs(
     ];
     let gone = transaction.execute(CURSORS, &values).await;
     gone.doing("forgetting epochs that are over")
-}
-
-/// Where what is kept of something begins; none where that was never written.
-pub(super) async fn horizon(
-    transaction: &mut Transaction,
-    lease: &str,
-    name: &str,
-) -> Result<Option<i64>, StoreError> {
-    let sql = "SELECT value FROM horizon WHERE lease = $1 AND name = $2";
-    let values = [Value::Text(lease), Value::Text(name)];
-    let horizon = transaction.fetch_int(sql, &values).await;
-    horizon.doing("reading how far data is kept")
-}
-
-/// Moves where what is kept of something begins.
-async fn move_horizon(
-    transaction: &mut Transaction,
-    lease: &str,
-    (name, value): (&str, i64),
-) -> Result<(), StoreError> {
-    let sql = "INSERT INTO horizon (name, value, lease) VALUES ($1, $2, $3)
-        ON CONFLICT (lease, name) DO UPDATE SET value = excluded.value
-        WHERE excluded.value > horizon.value";
-    let values = [Value::Text(name), Value::Int(value), Value::Text(lease)];
-    let moved = transaction.execute(sql, &values).await;
-    moved.doing("moving the horizon").map(|_| ())
 }
 
 async fn delete(

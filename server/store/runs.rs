@@ -9,11 +9,11 @@ use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::{JobId, RunId};
 use serde::de::DeserializeOwned;
 
-use super::Store;
 use super::aside::{self, Place, Unreadable};
 use super::database::{Column, Database, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
-use super::retain::{self, RUNS_HORIZON};
+use super::retain::RUNS_HORIZON;
+use super::{Store, horizon};
 use crate::runs::{KnownRun, RankFacts, RunFacts, RunKey};
 
 /// Most runs in one answer.
@@ -111,7 +111,7 @@ impl Store {
     /// When the database refuses.
     pub async fn runs_kept_since(&self) -> Result<Option<Timestamp>, StoreError> {
         let mut transaction = self.read().await?;
-        let since = retain::horizon(&mut transaction, &self.0.lease, RUNS_HORIZON).await?;
+        let since = horizon::read(&mut transaction, &self.0.lease, RUNS_HORIZON).await?;
         Ok(since.map(Timestamp::from_millis))
     }
 

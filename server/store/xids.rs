@@ -1,9 +1,9 @@
-//! What events said of GPUs that may still stand: XIDs, and what made cards whole. A server that starts must know of
-//! both, because a reset is owed until somebody does it, and some XIDs are the GPU's fault only when they come again in
-//! another job.
+//! What events said of GPUs that may still stand: XIDs, and what made cards whole; and which were taken out. A server that
+//! starts must know of it, because a reset is owed until somebody does it, some XIDs are the GPU's fault only when they
+//! come again in another job, and what was taken out is not lost.
 //!
-//! Limits: of the last days [`MAX_PAGES`] pages of XIDs, the newest first: of a fleet that tells more than that the
-//! oldest are not known again. From before, only of GPUs that an open incident is about, [`MAX_BEFORE`] each.
+//! Limits: of the last days [`MAX_PAGES`] pages of XIDs, and as many of GPUs taken out, the newest first: of a fleet that
+//! tells more than that the oldest are not known again. From before, only of GPUs that an open incident is about, [`MAX_BEFORE`] each.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const MAX_PAGES: usize = 20;
 /// Most XIDs of a GPU from before: the newest of what a reset is owed for.
 const MAX_BEFORE: usize = 64;
 
-/// What ends an XID.
+/// What ends an XID, or brings back what was taken out.
 const MENDS: [EventKind; 4] = [
     EventKind::GpuReset,
     EventKind::GpuAdded,
@@ -43,21 +43,17 @@ impl Store {
     /// # Errors
     /// When the database refuses.
     pub async fn told(&self, since: Timestamp) -> Result<Vec<StoredEvent>, StoreError> {
-        let filter = EventFilter {
-            resource_kind: Some(ResourceKind::Gpu),
-            kind: Some(EventKind::Xid),
-            from: Some(since),
-            ..EventFilter::default()
-        };
-        let (mut found, mut before) = (Vec::new(), None);
-        for _ in 0..MAX_PAGES {
-            let page = self.events(&filter, before, MAX_EVENTS).await?;
-            found.extend(page.events.into_iter().filter(stands));
-            before = page.next;
-            if before.is_none() {
-                break;
-            }
-        }
+        let mut found = self.since(EventKind::Xid, since).await?;
+        found.retain(stands);
+        self.with_mends(found).await
+    }
+
+    /// When GPUs were taken out since this moment, and what last brought these GPUs back; the oldest first.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn removed(&self, since: Timestamp) -> Result<Vec<StoredEvent>, StoreError> {
+        let found = self.since(EventKind::GpuRemoved, since).await?;
         self.with_mends(found).await
     }
 
@@ -87,16 +83,40 @@ impl Store {
         self.with_mends(found).await
     }
 
+    /// The newest events of this kind about GPUs since this moment.
+    async fn since(
+        &self,
+        kind: EventKind,
+        since: Timestamp,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        let filter = EventFilter {
+            resource_kind: Some(ResourceKind::Gpu),
+            kind: Some(kind),
+            from: Some(since),
+            ..EventFilter::default()
+        };
+        let (mut found, mut before) = (Vec::new(), None);
+        for _ in 0..MAX_PAGES {
+            let page = self.events(&filter, before, MAX_EVENTS).await?;
+            found.extend(page.events);
+            before = page.next;
+            if before.is_none() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
     /// These, and what last made the GPUs whole that they are about.
-    async fn with_mends(&self, xids: Vec<StoredEvent>) -> Result<Vec<StoredEvent>, StoreError> {
+    async fn with_mends(&self, events: Vec<StoredEvent>) -> Result<Vec<StoredEvent>, StoreError> {
         let of = |it: &StoredEvent| (Arc::clone(&it.cluster), Arc::clone(&it.event.resource_id));
-        let gpus: BTreeSet<Gpu> = xids.iter().map(of).collect();
+        let gpus: BTreeSet<Gpu> = events.iter().map(of).collect();
         let filters = MENDS.map(|kind| EventFilter {
             kind: Some(kind),
             ..EventFilter::default()
         });
         let mut found = self.of_each(&gpus, &filters, 1).await?;
-        found.extend(xids);
+        found.extend(events);
         found.sort_by_key(|it| it.event.at);
         Ok(found)
     }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 pub use gpufleet_analysis::silent::is_silent;
 use gpufleet_telemetry::catalog::{Metric, gpu, own};
 use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::contact::Contact;
 use super::judge::{NodesNow, is_holder_known, judge_on};
 use super::{ClusterView, Counts, FleetView, GpuView, NodeView, Shown, Told};
 use crate::App;
@@ -56,10 +56,7 @@ struct Grouping {
 #[derive(Default)]
 struct NodeParts {
     node: NodeView,
-    /// When anything last arrived from it.
-    heard: Timestamp,
-    /// The longest tick of anything on it.
-    tick: Duration,
+    contact: Contact,
     shares: Vec<(Arc<str>, GpuView)>,
 }
 
@@ -71,8 +68,7 @@ impl Grouping {
         parts.node.name = Arc::clone(&live.node);
         parts.node.agent = parts.node.agent.or(live.agent);
         parts.node.last_point = parts.node.last_point.max(live.last_point);
-        parts.heard = parts.heard.max(heard(live));
-        parts.tick = parts.tick.max(live.interval);
+        parts.contact.note(live);
         match live.key.kind {
             ResourceKind::Gpu => parts.node.gpus.push(gpu_view(live, now, &self.said)),
             ResourceKind::Share => {
@@ -129,9 +125,10 @@ impl NodeParts {
             gpu.shares.sort_by_cached_key(order);
         }
         self.node.failing_readers.sort();
-        let is_silent = is_silent(self.tick, self.heard, at);
+        let contact = &self.contact;
+        let is_silent = contact.is_of_machine() && contact.is_silent(at);
         // A recording that has ended is not a silent agent.
-        self.node.silent_since = (is_silent && origin != Origin::Recorded).then_some(self.heard);
+        self.node.silent_since = (is_silent && origin != Origin::Recorded).then_some(contact.heard);
         self.node
     }
 }

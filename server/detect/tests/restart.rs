@@ -111,3 +111,43 @@ async fn gpus_that_were_idle_before_a_restart_are_until_they_work() {
     world.ticks(3, |live| live.bits.active = live.bits.observed);
     assert_eq!(world.open(), []);
 }
+
+#[tokio::test]
+async fn after_a_start_agents_have_the_time_to_come_back_before_their_nodes_are_silent() {
+    let mut world = World::new().await;
+    let one = |live: &mut Live| {
+        if &*live.node != "node-1" {
+            live.node = "".into();
+        }
+    };
+    let none = |live: &mut Live| live.node = "".into();
+    world.lives.push(fixture::without_readers("prod", "node-3"));
+    world.ticks(3, |_| {});
+    world.ticks(8, |live| {
+        if &*live.node == "node-3" {
+            live.node = "".into();
+        }
+    });
+    let before = world.ids();
+    assert_eq!(before.len(), 1, "{:#?}", world.open());
+    // The server is away for five minutes. Of what it knows it has then what the store has.
+    world.ticks += 30;
+    let now = NOW.shifted(world.ticks * 10 * NANOS_PER_SECOND);
+    world.hand.0.store(now.0, Ordering::Relaxed);
+    world.restarts().await;
+    for live in &mut world.lives {
+        live.received = Timestamp::default();
+    }
+    for _ in 0..6 {
+        world.ticks(1, none);
+        let open = world.open();
+        assert_eq!(world.ids(), before, "{open:#?}");
+        assert_eq!(open[0].unheard_since, None, "it was silent before");
+    }
+    world.ticks(4, one);
+    assert_eq!(world.ids(), before, "{:#?}", world.open());
+    world.ticks(2, one);
+    let places: Vec<_> = world.open().into_iter().map(|it| it.place.node).collect();
+    let expected = ["node-3", "node-2"].map(|it| Some(it.to_owned()));
+    assert_eq!(places, expected);
+}

@@ -83,6 +83,18 @@ fn when_most_agents_differ_by_the_same_the_server_is_blamed_and_not_the_nodes() 
 }
 
 #[test]
+fn whether_agents_have_the_servers_time_is_asked_of_however_few_are_heard() {
+    let fleet = fleet();
+    let agree = |at| fleet.agents_agree(Timestamp::from_seconds(at));
+    assert_eq!(agree(T + 10), None);
+    of_agent(1, T + 10, HOURS_3).offer(&fleet);
+    assert_eq!(agree(T + 20), Some(false));
+    of_agent(2, T + 10, 3_000).offer(&fleet);
+    assert_eq!(agree(T + 20), Some(true), "one of two");
+    assert_eq!(agree(T + 200), None, "both are silent");
+}
+
+#[test]
 fn data_from_under_a_clock_that_was_hours_ahead_is_taken_at_its_true_time_once_it_is_right() {
     let fleet = fleet();
     let ahead = |seq, end| Sent {

@@ -303,6 +303,24 @@ both! {
 }
 
 both! {
+    async fn where_a_clock_that_was_ahead_said_that_minutes_begin_is_taken_back(bench) {
+        bench.commit(&minutes_of_one(1, 0, 50, true)).await;
+        bench.close(10 * HOUR_S).await;
+        let days_ahead = Expiry {
+            minutes: Minute(START.0 + 7_200),
+            ..keep_all()
+        };
+        bench.store.retain(&days_ahead).await.unwrap();
+        assert_eq!(bench.commit(&minutes_of_one(2, 130, 131, true)).await.too_late, 1);
+        // The clock is right again. What was rolled up is gone, and what comes of that hour stays out.
+        let now = at(2 * HOUR_S + 600);
+        assert_eq!(bench.store.take_back_horizon(now).await.unwrap(), 7_200 - 60);
+        assert_eq!(bench.commit(&minutes_of_one(3, 59, 62, true)).await.too_late, 1);
+        assert_eq!(bench.store.take_back_horizon(now).await.unwrap(), 0);
+    }
+}
+
+both! {
     async fn what_is_older_than_it_is_kept_goes(bench) {
         let mut all = minutes_of_one(1, 0, 60, true);
         all.events.push(event(EventKind::GpuAdded, "GPU-0", at(0)));

@@ -220,6 +220,26 @@ both! {
     }
 }
 
+both! {
+    async fn gpus_that_were_taken_out_are_known_after_a_start_with_what_brought_them_back(bench) {
+        let at = |second: i64| START.start().shifted(second * 1_000_000_000);
+        let mut first = commit(1, 3, START);
+        first.events.extend([
+            event(EventKind::GpuRemoved, "GPU-0", at(5)),
+            event(EventKind::GpuAdded, "GPU-0", at(10)),
+            event(EventKind::GpuRemoved, "GPU-0", at(20)),
+            event(EventKind::GpuRemoved, "GPU-1", at(25)),
+            event(EventKind::GpuAdded, "GPU-1", at(30)),
+            event(EventKind::GpuAdded, "GPU-2", at(30)),
+        ]);
+        bench.commit(&first).await;
+        let found = bench.store.removed(at(15)).await.unwrap();
+        let expected = [1, 2, 3, 4].map(|it| first.events[it].clone());
+        assert_eq!(found, expected);
+        assert_eq!(bench.store.removed(at(26)).await.unwrap(), []);
+    }
+}
+
 /// Where SQLite is not told what is in the table, it looks for them among all events of their time: half a second of a
 /// million.
 #[tokio::test]
