@@ -230,7 +230,7 @@ async fn each_way_on_which_minutes_are_pushed_is_looked_at() {
     assert!(doctor.findings.iter().all(|it| !it.id.ends_with("-late")));
     pushed.late.store(2, Relaxed);
     pushed.waits.store(true, Relaxed);
-    let doctor = make(app, view, Arc::default(), grant).await;
+    let doctor = looked_at(&app, &view, &grant).await;
     let what = &found(&doctor, "exports-cloud_monitoring-late").what;
     assert!(what.starts_with("2 times"), "{what}");
     let waits = found(&doctor, "exports-cloud_monitoring-waits");
