@@ -27,7 +27,7 @@ use gpufleet_server::notify::{self, Channels};
 use gpufleet_server::refusals::{Door, Reason};
 use gpufleet_server::store::Store;
 use gpufleet_server::{
-    detect, files, handoff, health, inventory, lead, ledger, money, retention, runs,
+    detect, files, handoff, health, inventory, lead, ledger, money, pages, retention, runs,
 };
 use gpufleet_spool::disk::RealDisk;
 use gpufleet_telemetry::time::Clock;
@@ -279,6 +279,9 @@ async fn open_doors(
     tasks: &mut JoinSet<&'static str>,
 ) -> anyhow::Result<()> {
     let (settings, own) = (&app.config.ingest, &Handle::current());
+    let shared = gpufleet_server::web::shared(app.clone());
+    let ahead = pages::cost::warm::run(Arc::clone(&shared), stop.clone());
+    tasks.spawn(named("months ahead", on(web.clone(), ahead)));
     for ((what, door), address, role, router, threads) in [
         (
             ("OTLP over gRPC", Door::Grpc),
@@ -298,7 +301,7 @@ async fn open_doors(
             ("pages and API", Door::Web),
             &app.config.web.listen,
             Role::Read,
-            gpufleet_server::web::router(app.clone()).merge(health::router(app.clone())),
+            gpufleet_server::web::router_of(shared).merge(health::router(app.clone())),
             web,
         ),
     ] {

@@ -97,11 +97,19 @@ pub struct Web {
 
 /// The router of the web port.
 pub fn router(app: App) -> Router {
-    let web = shared(app);
+    router_of(shared(app))
+}
+
+/// The same of what its handlers share.
+pub fn router_of(web: Arc<Web>) -> Router {
     around(routes(&web), web)
 }
 
-fn shared(app: App) -> Arc<Web> {
+/// What the handlers of a server share.
+///
+/// # Panics
+/// Where a line of `gpu.peaks` describes no card: the configuration was looked at before.
+pub fn shared(app: App) -> Arc<Web> {
     let specs = Specs::with(&app.config.gpu.peaks)
         .expect("Config::check refuses lines that do not describe a card");
     Arc::new(Web {

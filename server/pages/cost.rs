@@ -4,7 +4,7 @@
 //! Live clusters are one sum; each simulated cluster has a section of its own, marked. The month comes
 //! from the ledger's days and is made again at most once in [`FRESH_FOR`], one at a time and to its end,
 //! whether who asked for it waits or not; nobody waits for it where the last one at the same prices is no older than
-//! [`STANDS_FOR`]. What is idle is of the last seconds. Both say of which moment they are.
+//! [`STANDS_FOR`], and [`warm`] makes the month that runs before anybody asks. What is idle is of the last seconds. Both say of which moment they are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +47,8 @@ mod serving;
 mod states;
 
 mod terms;
+
+pub mod warm;
 
 mod which;
 

@@ -9,8 +9,8 @@ use crate::auth::Grant;
 use crate::money::Terms;
 use crate::money::now::{self, MoneySnapshot};
 use crate::money::savings::Savings;
-use crate::words::text;
 use crate::runs::{KnownRun, RankFacts, Run, RunFacts, RunKey, cost};
+use crate::words::text;
 
 #[tokio::test]
 async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_mends_it() {
@@ -359,4 +359,20 @@ async fn who_comes_back_after_hours_is_not_shown_what_could_have_been_saved_then
     assert!(is_shown(), "a second before it is two hours old");
     server.pass(1);
     assert!(!is_shown(), "two hours old");
+}
+
+#[tokio::test]
+async fn the_month_that_runs_is_made_before_anybody_asks_for_it() {
+    let server = server().await;
+    let status = async |web| {
+        let asked = Request::get("/cost").body(Body::empty()).unwrap();
+        let answer = crate::web::router_of(web).oneshot(asked).await;
+        answer.unwrap().status()
+    };
+    let [ahead, late] = [(); 2].map(|()| crate::web::shared(server.app.clone()));
+    crate::pages::cost::warm::make(&ahead).await;
+    // Nothing more can be read.
+    server.store.close().await;
+    assert_eq!(status(ahead).await, StatusCode::OK);
+    assert_eq!(status(late).await, StatusCode::SERVICE_UNAVAILABLE);
 }
