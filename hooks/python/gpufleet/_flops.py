@@ -9,7 +9,7 @@ _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
 
 
 def of_shape(model, sequence_length, config=None, mesh=None):
-    """Model FLOPs of one token of a training step that are this rank's, and the number of parameters of the whole model.
+    """This rank's model FLOPs of one token of a training step, and the number of parameters of the whole model.
 
     PaLM's convention: 6N + 12·L·H·Q·T, where N are the parameters that a token is multiplied with
     (the head, not the look-up of the embedding; of experts those it goes through), and attention

@@ -67,7 +67,6 @@ class Newest(unittest.TestCase):
         model(torch.ones(2, 4))
         self.assertEqual(run.snapshot()["plan"]["dtype"], "bf16")
 
-
     def test_flops_are_of_the_whole_model_where_the_first_fsdp_left_a_rank_a_part(self):
         script = """
             import types
