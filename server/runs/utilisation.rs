@@ -21,6 +21,9 @@ const NO_TYPE: &str = "not said: the run does not say the type of its arithmetic
 /// The pair of the fingerprint by which a run states its peak: dense FLOPs a second of what one rank computes on.
 const STATED_PEAK: &str = "peak_flops_per_second";
 
+/// The pair of the fingerprint that says why its ranks tell no FLOPs: of a sharded model they are not always known.
+const FLOPS_REFUSED: &str = "flops_refused";
+
 /// Why there is no time to divide by.
 const NO_STEP: &str = "not known: no step was told yet";
 
@@ -237,7 +240,9 @@ impl Run {
         let flops: f64 = self.flops(metric).map(|it| it.0).sum();
         let gpus: BTreeSet<&str> = self.flops(metric).map(|it| it.1).collect();
         if gpus.is_empty() {
-            return Err("not said: the run gives no FLOPs".into());
+            let why = self.facts.fingerprint.get(FLOPS_REFUSED);
+            let why = why.map_or("not said: the run gives no FLOPs", String::as_str);
+            return Err(why.into());
         }
         if gpus.contains("") {
             return Err(Missing::peak(
@@ -439,6 +444,25 @@ mod tests {
         assert!(why(&run, &no_card).ends_with(way));
         run.ranks = Default::default();
         assert!(!why(&run, &no_card).contains("peak_flops"));
+    }
+
+    #[test]
+    fn a_run_that_tells_no_flops_says_why_where_it_knows() {
+        let why = |run: &Run| {
+            let card = |_: &str| Some(Card::whole(CARD));
+            run.mfu(card, &Specs::default()).err()
+        };
+        let pair = (FLOPS_REFUSED.to_owned(), "not known: a stage".to_owned());
+        let mut silent = run(&[]);
+        assert_eq!(
+            why(&silent).as_deref(),
+            Some("not said: the run gives no FLOPs")
+        );
+        silent.facts.fingerprint.extend([pair.clone()]);
+        assert_eq!(why(&silent).as_deref(), Some("not known: a stage"));
+        let mut told = run(&[(training::MODEL_FLOPS, 0.3 * PEAK)]);
+        told.facts.fingerprint.extend([pair]);
+        assert_eq!(why(&told), None, "it was told since");
     }
 
     #[test]

@@ -1,26 +1,31 @@
 """What a step costs in FLOPs: by the model's shape, or counted once."""
 
+from gpufleet import _whole
+
 #: Names of a configuration's fields, as models of the Hugging Face hub and Megatron have them.
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
 
 
-def of_shape(model, sequence_length, config=None):
-    """Model FLOPs of one token of a training step, and the number of parameters.
+def of_shape(model, sequence_length, config=None, mesh=None):
+    """This rank's model FLOPs of one token of a training step, and the number of parameters of the whole model.
 
     PaLM's convention: 6N + 12·L·H·Q·T, where N are the parameters that a token is multiplied with
     (the head, not the look-up of the embedding; of experts those it goes through), and attention
-    counts in full. Weights that are frozen cost 4 instead of 6.
+    counts in full. Weights that are frozen cost 4 instead of 6. Ranks that are given the same batch have
+    an equal part of it. `mesh`: what `_mesh.find` knows of this rank's place. Raises `_whole.Unknown`,
+    which is the reason.
     """
     config = config if config is not None else getattr(model, "config", None)
     config = getattr(config, "text_config", None) or config
     layers, heads, hidden = (_field(config, names) for names in (_LAYERS, _HEADS, _HIDDEN))
     if not layers or not heads or not hidden or sequence_length <= 0:
-        raise ValueError("the model's config does not say how many layers and heads it has")
+        raise _whole.Unknown("not known: the model's config does not say how many layers and heads it has")
     head_size = getattr(config, "head_dim", None) or hidden // heads
-    total, products = _parameters(model, _share_of_experts(config))
-    return products + 12.0 * layers * heads * head_size * sequence_length, total
+    tp = _whole.ranks_of_a_batch(model, mesh or {})
+    total, products = _parameters(_whole.weights(model, tp), _share_of_experts(config))
+    return (products + 12.0 * layers * heads * head_size * sequence_length) / tp, total
 
 
 def _field(config, names):
@@ -34,23 +39,15 @@ def _share_of_experts(config):
     return active / experts if experts and active else 1.0
 
 
-def _parameters(model, share_of_experts):
+def _parameters(weights, share_of_experts):
     """How many there are, and what multiplying with them costs a token."""
-    lookups, multiplied = set(), set()
-    for module in model.modules():
-        weight = getattr(module, "weight", None)
-        if weight is not None:
-            is_lookup = type(module).__name__.endswith("Embedding")
-            (lookups if is_lookup else multiplied).add(id(weight))
     total, cost = 0, 0.0
-    for name, parameter in model.named_parameters():
-        # DeepSpeed's ZeRO 3 leaves an empty tensor here and its size beside it.
-        count = int(getattr(parameter, "ds_numel", 0) or parameter.numel())
-        total += count
-        if id(parameter) in lookups and id(parameter) not in multiplied:
+    for weight in weights:
+        total += weight.numel
+        if weight.is_lookup:
             continue
-        share = share_of_experts if ".experts." in name else 1.0
-        cost += count * share * (6.0 if parameter.requires_grad else 4.0)
+        share = share_of_experts if ".experts." in weight.name else 1.0
+        cost += weight.numel * share * (6.0 if weight.is_trained else 4.0)
     return total, cost
 
 

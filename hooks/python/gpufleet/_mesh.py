@@ -7,7 +7,7 @@ AXES = ("dp", "pp", "tp", "cp", "ep")
 #: What people call the dimensions of a DeviceMesh.
 _NAMES = {
     "dp": "dp", "data": "dp", "data_parallel": "dp", "fsdp": "dp", "dp_shard": "dp", "dp_replicate": "dp", "ddp": "dp",
-    "hsdp": "dp", "pp": "pp", "pipe": "pp", "pipeline": "pp", "stage": "pp",
+    "hsdp": "dp", "replicate": "dp", "shard": "dp", "pp": "pp", "pipe": "pp", "pipeline": "pp", "stage": "pp",
     "tp": "tp", "model": "tp", "tensor": "tp", "cp": "cp", "context": "cp", "sp": "cp",
     "ep": "ep", "expert": "ep",
 }
@@ -15,6 +15,11 @@ _NAMES = {
 
 #: Dimensions that torch's users join into one: what of it is dp and what is cp only the mesh that it was made of says.
 _JOINED = {"dp_shard_cp", "dp_cp"}
+
+
+def axis_of(name):
+    """The axis that a dimension of a DeviceMesh is, by its name; None where no one says it."""
+    return _NAMES.get(name.lower())
 
 
 def find(given=None, model=None):
@@ -47,7 +52,7 @@ def _of_device_mesh(mesh):
         return {}
     found = {}
     for name, coordinate, size in zip(names, coordinates, mesh.mesh.shape):
-        axis = _NAMES.get(name.lower())
+        axis = axis_of(name)
         if axis is None:
             continue
         # Replicas of shards (HSDP) are two dimensions of one axis: the later runs faster.

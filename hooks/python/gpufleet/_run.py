@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from gpufleet import _fingerprint, _flops, _identity, _mesh, _profile
+from gpufleet import _fingerprint, _flops, _identity, _mesh, _profile, _whole
 from gpufleet._ending import Ending
 from gpufleet._readings import Readings
 from gpufleet._safe import FAILURES, Nothing, debug, fail_open, failed, why_off
@@ -218,8 +218,13 @@ class Run:
 
     @fail_open
     def flops_of_shape(self, model, sequence_length, config=None):
-        """FLOPs by the model's shape, see docs/hooks.md. To be called before the model is sharded."""
-        per_token, parameters = _flops.of_shape(model, sequence_length, config)
+        """FLOPs by the model's shape, see docs/hooks.md. Where they cannot be known the run says why."""
+        try:
+            place = _mesh.find(self._given_mesh, model)
+            per_token, parameters = _flops.of_shape(model, sequence_length, config, place)
+        except _whole.Unknown as why:
+            self.fingerprint(flops_refused=why)
+            raise
         self.flops(per_token=per_token, source="model_shape")
         self.plan(parameters=parameters)
 

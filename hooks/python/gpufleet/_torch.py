@@ -185,10 +185,12 @@ class Watch:
 
     def _know_flops(self, model, sequence_length):
         plan = self._run._plan
-        if getattr(_unwrapped(model), "config", None) is None:
+        config = getattr(_unwrapped(model), "config", None)
+        if config is None:
             return
         if not any(plan.get(name) for name in ("flops_per_step", "flops_per_token")):
-            self._run.flops_of_shape(_unwrapped(model), sequence_length)
+            # With its wrappers: what FSDP has cut only they know.
+            self._run.flops_of_shape(model, sequence_length, config)
 
     # Backward.
 

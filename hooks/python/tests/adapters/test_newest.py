@@ -1,4 +1,4 @@
-"""What only a new torch has: torch.compile and fully_shard."""
+"""What only a new torch has: torch.compile, fully_shard, and FSDP without a GPU."""
 
 import unittest
 
@@ -6,6 +6,7 @@ import torch
 
 from gpufleet import _fingerprint
 from gpufleet._run import Run
+from support import Agent, free_port
 
 
 class Newest(unittest.TestCase):
@@ -65,6 +66,33 @@ class Newest(unittest.TestCase):
         run.watch(model)
         model(torch.ones(2, 4))
         self.assertEqual(run.snapshot()["plan"]["dtype"], "bf16")
+
+    def test_flops_are_of_the_whole_model_where_the_first_fsdp_left_a_rank_a_part(self):
+        script = """
+            import types
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+            torch.distributed.init_process_group("gloo")
+            for keeps in (False, True):
+                model = torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 50))
+                model.config = types.SimpleNamespace(num_hidden_layers=1, num_attention_heads=2, hidden_size=8)
+                model[1] = FSDP(model[1], use_orig_params=keeps, device_id=torch.device("cpu"))
+                model = FSDP(model, use_orig_params=keeps, device_id=torch.device("cpu"))
+                held = sum(it.numel() for it in model.parameters())
+                run = gpufleet.watch(model)
+                run._plan.clear()
+                run._watch._knows_flops = False
+                model(torch.zeros(4, 6, dtype=torch.long)).sum().backward()
+                print(held < 600, run._plan.get("flops_per_token"), run._plan.get("parameters"))
+        """
+        port = str(free_port())
+        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        with Agent() as agent:
+            agent.run(*((script, {"RANK": str(rank), "LOCAL_RANK": str(rank), **shared}) for rank in range(2)))
+            endings = agent.endings
+        multiplied = 8 * 8 + 8 + 8 * 50 + 50
+        expected = f"True {6.0 * multiplied + 12 * 8 * 6} {50 * 8 + multiplied}\n"
+        for code, said, standard_error in endings:
+            self.assertEqual((code, said), (0, 2 * expected), standard_error)
 
 
 if __name__ == "__main__":
