@@ -23,7 +23,8 @@
 //!   nothing.
 //! - *Missing data* opens nothing but [`Family::Blind`], and resolves nothing: an incident whose place
 //!   is not heard from stays open and says since when it is not; so does one of a broken GPU that is
-//!   forgotten (`missing`).
+//!   forgotten (`missing`). Where nothing tells of the place any more ([`book::Tick::is_forgotten`]) it ends, and its
+//!   log says that it was not seen to be over.
 //! - *Resolve*: after [`Family::clear_ns`] without its signal, in which its place was heard. The same
 //!   trouble at the same place within [`REOPEN_NS`] opens the same incident again.
 //!

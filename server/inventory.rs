@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gpufleet_analysis::inventory::Record;
-use gpufleet_analysis::price_book::Basis;
 use gpufleet_program::kubernetes as client;
 use gpufleet_program::section;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -30,6 +29,7 @@ use crate::threads::apart;
 
 mod demand;
 pub mod fixed;
+mod gone;
 pub mod known;
 pub mod kubernetes;
 pub mod look;
@@ -40,6 +40,7 @@ pub mod troubled;
 mod unheld;
 
 use demand::Tally;
+pub use gone::Gone;
 use known::{ClusterState, Moment};
 use look::{Look, Sight};
 use names::{Names, Told};
@@ -162,17 +163,6 @@ impl InventoryConfig {
     }
 }
 
-/// That a node went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gone {
-    /// It was there until then …
-    pub from: Timestamp,
-    /// … and was not any more then.
-    pub until: Timestamp,
-    /// Whether it was paid at Spot, so that the provider may have taken it back.
-    pub is_spot: bool,
-}
-
 impl Inventory {
     /// As the configuration says, which was checked.
     pub fn new(config: &InventoryConfig, default_cluster: &str) -> Self {
@@ -261,31 +251,6 @@ impl Inventory {
                 .without_agent(|it| told.has(it), within, now.at),
             false => Vec::new(),
         }
-    }
-
-    /// Whether a node was there and is gone.
-    pub fn is_gone(&self, cluster: &str, node: &str) -> bool {
-        *cluster == *self.cluster && self.known().record(node).is_some_and(Record::is_gone)
-    }
-
-    /// That a node that was heard at `heard` went, or another machine came under its name; none where it is there
-    /// or nothing is known of it.
-    pub fn gone(&self, cluster: &str, node: &str, heard: Timestamp) -> Option<Gone> {
-        if *cluster != *self.cluster {
-            return None;
-        }
-        let known = self.known();
-        let record = known.record(node)?;
-        let (from, until) = match (record.gone_at, record.node.created) {
-            (Some(at), _) => (record.unwatched_from.unwrap_or(at), at),
-            (None, Some(created)) if created > heard => (heard, created),
-            (None, _) => return None,
-        };
-        Some(Gone {
-            from,
-            until,
-            is_spot: record.node.provisioning == Basis::Spot.name(),
-        })
     }
 
     /// Writes what changed, and now and then up to when nodes were seen.

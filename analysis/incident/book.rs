@@ -29,8 +29,10 @@ pub struct Tick<'a> {
     /// something.
     pub is_heard: &'a dyn Fn(Family, &Place) -> bool,
     /// Of a GPU that is not known any more how many others of its node were seen first after this moment; none of one
-    /// that is known, or whose node is gone.
+    /// that is known, or whose node is gone or forgotten.
     pub in_its_place: &'a dyn Fn(&Place, Timestamp) -> Option<usize>,
+    /// Whether nothing tells of a place any more, and nobody will: what is said to be heard there is over because of it.
+    pub is_forgotten: &'a dyn Fn(Family, &Place) -> bool,
     /// Runs that start, evaluate, save or restore: cluster and run.
     pub quiet_runs: &'a BTreeSet<(String, String)>,
     /// The nodes with how many GPUs each has.
@@ -173,7 +175,7 @@ impl Book {
         self.let_go(now);
         let missing = self.missing(tick.in_its_place);
         let heard_of = |it: &Incident| !missing.contains(&it.id) && heard(it.family, &it.place);
-        self.end_others(&told, &heard_of, now, &mut changes);
+        self.end_others(&told, &heard_of, tick.is_forgotten, now, &mut changes);
         self.incidents.retain(|it| it.is_kept(now));
         changes.sort();
         changes.dedup();
@@ -228,6 +230,7 @@ impl Book {
         &mut self,
         told: &BTreeSet<usize>,
         heard: &dyn Fn(&Incident) -> bool,
+        is_forgotten: &dyn Fn(Family, &Place) -> bool,
         now: Timestamp,
         changes: &mut Vec<Change>,
     ) {
@@ -237,7 +240,8 @@ impl Book {
                 let is_heard = heard(incident)
                     && !self.is_unheard_in(incident, now)
                     && !self.has_unheard_node(incident, now);
-                changes.extend(self.incidents[at].not_signalled(is_heard, now));
+                let change = self.incidents[at].not_signalled(is_heard, is_forgotten, now);
+                changes.extend(change);
             }
         }
     }

@@ -15,6 +15,9 @@ use crate::lost::{Losing, Lost};
 use crate::price::{Basis, Price, Stake};
 use crate::straggler::Confidence;
 
+/// What the log says where it is not known to be over.
+const FORGOTTEN: &str = "nothing tells of it any more: it was not seen to be over";
+
 impl Incident {
     /// The clock may have been set back since the last tick: nothing waits for a time that was wrong.
     pub(super) fn turned_back(&mut self, now: Timestamp) {
@@ -170,7 +173,12 @@ impl Incident {
     }
 
     /// A tick that says nothing of it.
-    pub(super) fn not_signalled(&mut self, is_heard: bool, now: Timestamp) -> Option<Change> {
+    pub(super) fn not_signalled(
+        &mut self,
+        is_heard: bool,
+        is_forgotten: &dyn Fn(Family, &Place) -> bool,
+        now: Timestamp,
+    ) -> Option<Change> {
         if self.state == State::Resolved {
             return None;
         }
@@ -189,6 +197,9 @@ impl Incident {
         }
         if now.since(self.clear_from) < self.family.clear_ns() {
             return None;
+        }
+        if is_forgotten(self.family, &self.place) {
+            self.tell(now, None, Happened::Note(FORGOTTEN.to_owned()));
         }
         // It was over when it was last signalled: what came after cost nothing.
         self.tell(now, None, Happened::Resolved);

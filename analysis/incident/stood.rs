@@ -176,6 +176,7 @@ mod tests {
                     signals,
                     is_heard: &|_, _| stands.is_some(),
                     in_its_place: &|_, _| None,
+                    is_forgotten: &|_, _| false,
                     quiet_runs: &BTreeSet::new(),
                     nodes: &Nodes::default(),
                     runs: &BTreeMap::new(),

@@ -82,6 +82,8 @@ pub(crate) struct TickSnapshot<'a> {
     pub(super) fleet: &'a Fleet,
     /// Whether a node of a cluster was there and is gone.
     pub(super) is_gone: &'a dyn Fn(&str, &str) -> bool,
+    /// Whether the cluster has a node, or any where none is named, as far as that is told.
+    pub(super) is_listed: &'a dyn Fn(&str, Option<&str>) -> bool,
     /// Whether an agent tells of a node of this name, whatever it calls the cluster: two names for one are no
     /// reason to call all nodes blind.
     pub(super) is_told: &'a dyn Fn(&str) -> bool,

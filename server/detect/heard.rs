@@ -74,6 +74,8 @@ impl<'a> Heard<'a> {
             _ if self.is_gone(place) => true,
             // An agent that calls the cluster, or its node, otherwise has come.
             _ if family == Family::Blind && self.calls_otherwise(place) => true,
+            // Nobody will ever say that it is over.
+            _ if self.is_forgotten(family, place) => true,
             _ => {
                 let is_readable = self.unreadable.is_readable(family, place);
                 self.hears(place) && is_readable && !self.is_awaited(family, place)
@@ -107,11 +109,11 @@ impl<'a> Heard<'a> {
     }
 
     /// Of a GPU that is not known any more how many others of its node were seen first after this moment; none of one
-    /// that is known, or whose node is gone.
+    /// that is known, or whose node is gone or forgotten.
     pub(super) fn in_its_place(&self, place: &Place, since: Timestamp) -> Option<usize> {
         let (node, gpu) = (place.node.as_deref()?, place.gpu.as_deref()?);
         let is_known = self.tick.gpus.contains_key(&(place.cluster.as_str(), gpu));
-        if is_known || self.is_gone(place) {
+        if is_known || self.is_gone(place) || self.is_forgotten(Family::GpuFault, place) {
             return None;
         }
         // Until its first point comes one is not seen.
@@ -136,6 +138,25 @@ impl<'a> Heard<'a> {
     fn is_gone(&self, place: &Place) -> bool {
         let node = place.node.as_deref();
         node.is_some_and(|it| (self.tick.is_gone)(&place.cluster, it))
+    }
+
+    /// Whether nothing tells of a place any more: its node was silent until it was forgotten, or each of its cluster, and
+    /// who tells the cluster's nodes has it no more or never had.
+    pub(super) fn is_forgotten(&self, family: Family, place: &Place) -> bool {
+        let is_of_run = family.is_of_run() && place.run.is_some();
+        if is_of_run || own::is_own(place) || family == Family::Budget || self.is_gone(place) {
+            return false;
+        }
+        let node = place.node.as_deref();
+        let mut known = self.nodes.keys();
+        let is_known = match node {
+            Some(node) => {
+                let key = (place.cluster.clone(), node.to_owned());
+                self.nodes.contains_key(&key)
+            }
+            None => known.any(|it| it.0 == place.cluster),
+        };
+        !is_known && !(self.tick.is_listed)(&place.cluster, node)
     }
 
     /// Whether an agent tells of this node, but not by the name and cluster of this place.

@@ -87,6 +87,9 @@ pub(super) struct AgentState {
     pub(super) home: Option<Arc<str>>,
     /// How much what `live` says of node, cluster and version is to be trusted.
     pub(super) introduced: Introduced,
+    /// Whether its live data calls its cluster or node otherwise than before, and what it told of by the former name is
+    /// still shown.
+    pub(super) is_renamed: bool,
     /// The cluster name it sent last, and what it became.
     pub(super) cluster: Option<(Origin, Box<str>, Arc<str>)>,
     speaker: Option<Speaker>,
@@ -166,6 +169,7 @@ impl AgentState {
             resources: 0,
             home: None,
             introduced: Introduced::Never,
+            is_renamed: false,
             cluster: None,
             speaker: None,
             retired: VecDeque::new(),

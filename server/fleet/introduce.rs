@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
+use gpufleet_telemetry::wire::Lane;
 
 use super::Name;
 use super::agent::AgentState;
@@ -42,7 +43,10 @@ pub(super) fn cluster(
             cluster
         }
     };
-    agent.introduce(resource, &cluster);
+    // Where it was when old data was made says nothing of where it is.
+    if offer.lane == Lane::Live || agent.introduced < Introduced::ByLiveNode {
+        agent.introduce(resource, &cluster);
+    }
     if agent.home.is_none() {
         agent.home = Some(Arc::clone(&cluster));
     }
@@ -91,6 +95,7 @@ impl AgentState {
         }
         self.introduced = by;
         if !is_same {
+            self.is_renamed |= is_live && !self.live.node.is_empty();
             self.live.node = node.into();
             self.live.cluster = Arc::clone(cluster);
         }

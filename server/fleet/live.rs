@@ -231,6 +231,11 @@ pub struct LiveAgent {
 }
 
 impl Live {
+    /// Whether it is told of by this name of its cluster and of its node, if it has one.
+    pub(super) fn is_at(&self, cluster: &str, node: &str) -> bool {
+        *self.key.cluster == *cluster && (self.node.is_empty() || *self.node == *node)
+    }
+
     /// The reading of a metric about the resource itself.
     pub fn value(&self, metric: MetricId) -> Option<&LiveValue> {
         let first = self.values.partition_point(|it| it.metric < metric);

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use gpufleet_telemetry::identity::{AgentId, ResourceKind};
 use gpufleet_telemetry::otlp::{DecodedPoint, DecodedResource};
 use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::wire::Lane;
 
 use super::drops::{Drop, Drops};
 use super::events;
@@ -45,6 +46,7 @@ impl Folding<'_, '_> {
             id: Arc::clone(&decoded.resource.id),
         };
         let agent_node = Arc::clone(&agent.live.node);
+        let is_renamed = agent.is_renamed && !is_foreign && self.fold.lane == Lane::Live;
         let is_new = !shard.resources.contains_key(&key);
         if let Err(reason) = self.room(&key, is_new, agent.resources) {
             self.drops.add(reason, points);
@@ -105,6 +107,9 @@ impl Folding<'_, '_> {
             let heard = self.fold.heard(agent_id);
             let taken = self.fleet.runs.rank(&tracked.live, heard);
             self.drops.add_one(taken.err().map(|Full| Drop::FleetFull));
+        }
+        if let Some(at) = newest(decoded).filter(|_| is_renamed) {
+            shard.hide_former(agent_id, at.shifted(offset));
         }
         grown
     }

@@ -1,10 +1,11 @@
 //! After a start: the fleet as the store knows it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gpufleet_analysis::states::HealthEvent;
-use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::identity::{AgentId, Origin};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::agent::{AgentState, StreamState};
@@ -12,7 +13,7 @@ use super::commit::AGENT_FORGOTTEN;
 use super::fold::Tracked;
 use super::live::Live;
 use super::sender_clock::QUARANTINED;
-use super::{FOREIGN_AGENT, Fleet, MAX_FOREIGN_SERIES, MAX_RESOURCES, lock, lock_commit};
+use super::{FOREIGN_AGENT, Fleet, MAX_FOREIGN_SERIES, MAX_RESOURCES, Name, lock, lock_commit};
 use crate::runs::{KnownRun, StepDelta};
 use crate::store::model::{Cursor, ForeignMark, KnownResource, ResourceKey, StoredEvent};
 
@@ -60,8 +61,9 @@ impl Fleet {
         // The newest first, should there be more than are taken.
         let mut resources = restored.resources;
         resources.sort_by_key(|it| std::cmp::Reverse(it.last_seen));
+        let mut called = HashMap::new();
         for known in resources.into_iter().take(MAX_RESOURCES) {
-            self.restore_resource(known, now);
+            self.restore_resource(known, &mut called, now);
         }
         for (key, health) in restored.health {
             let reporter = self.owners.agent(&key).unwrap_or(FOREIGN_AGENT);
@@ -111,10 +113,22 @@ impl Fleet {
         agent.streams.push(stream);
     }
 
-    fn restore_resource(&self, known: KnownResource, now: Timestamp) {
+    /// The newest of an agent comes first, and says how it calls its cluster and node by now.
+    fn restore_resource(
+        &self,
+        known: KnownResource,
+        called: &mut HashMap<AgentId, (Name, Name)>,
+        now: Timestamp,
+    ) {
         let reporter = known.agent.unwrap_or(FOREIGN_AGENT);
         let (key, origin) = (known.key.clone(), known.resource.origin());
-        let tracked = Tracked::restored(Live::stored(&known));
+        let mut tracked = Tracked::restored(Live::stored(&known));
+        let agent = known.agent.filter(|_| origin == Origin::Live);
+        if let Some(agent) = agent.filter(|_| !tracked.live.node.is_empty()) {
+            let own = || (Arc::clone(&key.cluster), Arc::clone(&tracked.live.node));
+            let (cluster, node) = called.entry(agent).or_insert_with(own);
+            tracked.visible = tracked.live.is_at(cluster, node);
+        }
         if known.agent.is_some() {
             let seen = (known.last_seen, now);
             self.owners

@@ -1,10 +1,11 @@
 //! What one lock guards: the cursors, live state and deltas of a shard's agents.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gpufleet_analysis::states::{HealthEvent, Span};
 use gpufleet_telemetry::event::Event;
-use gpufleet_telemetry::identity::{AgentId, ResourceKind, attribute};
+use gpufleet_telemetry::identity::{AgentId, Origin, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 use indexmap::IndexMap;
 
@@ -55,6 +56,22 @@ impl Shard {
         self.taken_back.retain(|_, said| holds(*said));
         if holds(said) && self.taken_back.len() < MAX_TAKEN_BACK {
             self.taken_back.insert(node, said);
+        }
+    }
+
+    /// Hides what an agent told of before this moment and by another name of its cluster or node: it tells of that no more.
+    pub(super) fn hide_former(&mut self, agent_id: AgentId, before: Timestamp) {
+        let Some(agent) = self.agents.get_mut(&agent_id) else {
+            return;
+        };
+        agent.is_renamed = false;
+        let [cluster, node] = [&agent.live.cluster, &agent.live.node].map(Arc::clone);
+        for tracked in self.resources.values_mut() {
+            let live = &tracked.live;
+            let is_its = live.agent == Some(agent_id) && live.origin == Origin::Live;
+            if is_its && live.last_point < before && !live.is_at(&cluster, &node) {
+                (tracked.visible, tracked.changed) = (false, false);
+            }
         }
     }
 

@@ -8,6 +8,8 @@ mod clocks;
 
 mod one_name;
 
+mod renamed;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

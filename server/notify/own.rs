@@ -210,6 +210,7 @@ mod tests {
                     signals,
                     is_heard: &|_, _| true,
                     in_its_place: &|_, _| None,
+                    is_forgotten: &|_, _| false,
                     quiet_runs: &quiet_runs,
                     nodes: &nodes,
                     runs: &Default::default(),

@@ -126,6 +126,7 @@ impl Teller {
             signals: places.iter().map(|it| signal(it, now)).collect(),
             is_heard: &|_, _| true,
             in_its_place: &|_, _| None,
+            is_forgotten: &|_, _| false,
             quiet_runs: &Default::default(),
             nodes: &nodes,
             runs: &Default::default(),

@@ -62,6 +62,23 @@ fn of_two_missing_gpus_none_is_over_before_there_are_two_others() {
 }
 
 #[test]
+fn what_ends_because_its_node_is_forgotten_says_so() {
+    for (node, is_said) in [(99, true), (7, false)] {
+        let mut world = World::new();
+        let id = Uuid::from_u128(1);
+        world.ticks(3, &[signal(Family::GpuFault, gpu(node, 0))]);
+        let kept = world.open()[0].log.len();
+        assert_eq!(world.ticks(3, &[]), [Change::Resolved(id)]);
+        let over = world.book.get(id).expect("it was lately");
+        let said: Vec<&Happened> = over.log[kept..].iter().map(|it| &it.happened).collect();
+        let note =
+            Happened::Note("nothing tells of it any more: it was not seen to be over".to_owned());
+        let expected = [&note, &Happened::Resolved];
+        assert_eq!(said, expected[usize::from(!is_said)..], "node {node}");
+    }
+}
+
+#[test]
 fn the_missing_gpus_of_a_node_or_a_cluster_are_missed_too() {
     let of_node: Vec<Signal> = (0..5).map(broken).collect();
     let mut of_cluster: Vec<Signal> = (10..21)

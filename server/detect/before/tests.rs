@@ -45,6 +45,7 @@ fn open(signals: &[Signal]) -> Vec<Incident> {
             signals: signals.to_vec(),
             is_heard: &|_, _| true,
             in_its_place: &|_, _| None,
+            is_forgotten: &|_, _| false,
             quiet_runs: &BTreeSet::new(),
             nodes: &nodes,
             runs: &BTreeMap::new(),

@@ -1,5 +1,6 @@
 //! Of what nothing is heard: a machine is by its agent, whoever else tells of it.
 
+use gpufleet_analysis::incident::Happened;
 use gpufleet_telemetry::identity::ResourceKind;
 
 use super::*;
@@ -46,4 +47,45 @@ async fn a_node_whose_agent_is_gone_is_blind_and_has_lost_no_gpu_while_a_rank_on
     assert_eq!(world.open()[0].place, Place::node("prod", "node-1"));
     world.ticks(5, |_| {});
     assert_eq!(world.open(), []);
+}
+
+/// What happened to an incident, as far as it is a note.
+fn notes(incident: &Incident) -> Vec<&str> {
+    let said = incident.log.iter().filter_map(|it| match &it.happened {
+        Happened::Note(note) => Some(note.as_str()),
+        _ => None,
+    });
+    said.collect()
+}
+
+#[tokio::test]
+async fn what_was_wrong_with_a_node_that_left_for_good_is_over_once_it_is_forgotten_and_not_listed()
+{
+    for is_listed in [false, true] {
+        let mut world = World::new().await;
+        if is_listed {
+            world.cluster_has(&NODES);
+        }
+        world.ticks(2, breaks("node-2", 3, NOW));
+        world.lives.retain(|it| &*it.node != "node-2");
+        world.ticks(8, |_| {});
+        let before = [Family::GpuFault, Family::Blind];
+        assert_eq!(families(&world), before);
+        let ids = world.open().into_iter().map(|it| it.id);
+        let ids: Vec<Uuid> = ids.collect();
+        // A day later it is forgotten; the other is heard again at the next tick.
+        let forgets = world.hand.now().shifted(86_400 * NANOS_PER_SECOND);
+        world.app.fleet.take_commit(forgets);
+        world.ticks(20, |_| {});
+        if is_listed {
+            assert_eq!(families(&world), before, "the cluster has it");
+            continue;
+        }
+        assert_eq!(world.open(), []);
+        for id in ids {
+            let over = world.app.incidents.get(id).expect("it was lately");
+            let said = "nothing tells of it any more: it was not seen to be over";
+            assert_eq!(notes(&over), [said]);
+        }
+    }
 }

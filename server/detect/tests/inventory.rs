@@ -19,7 +19,7 @@ fn node(name: &str) -> Node {
 
 impl World {
     /// The cluster says that these are its nodes.
-    fn cluster_has(&self, names: &[&str]) {
+    pub(super) fn cluster_has(&self, names: &[&str]) {
         let nodes = names.iter().map(|it| node(it)).collect();
         self.app.inventory.known().all_nodes(nodes, now(&self.app));
     }

@@ -39,6 +39,7 @@ fn made(count: u128) -> (Book, Vec<Incident>) {
             signals: signals.collect(),
             is_heard: &|_, _| true,
             in_its_place: &|_, _| None,
+            is_forgotten: &|_, _| false,
             quiet_runs: &std::collections::BTreeSet::new(),
             nodes: &Nodes::from([(("live".to_owned(), "node-1".to_owned()), 100)]),
             runs: &Default::default(),

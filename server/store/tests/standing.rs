@@ -83,6 +83,7 @@ async fn stand(bench: &Bench, runs: &[(&str, i64)]) {
             signals,
             is_heard: &|_, _| true,
             in_its_place: &|_, _| None,
+            is_forgotten: &|_, _| false,
             quiet_runs: &BTreeSet::new(),
             nodes: &nodes,
             runs: &watched,

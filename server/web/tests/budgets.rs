@@ -27,6 +27,7 @@ async fn over(cluster: &str) -> Fixture {
         signals: vec![signal],
         is_heard: &|_, _| true,
         in_its_place: &|_, _| None,
+        is_forgotten: &|_, _| false,
         quiet_runs: &BTreeSet::new(),
         nodes: &BTreeMap::new(),
         runs: &Default::default(),

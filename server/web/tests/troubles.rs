@@ -131,6 +131,7 @@ async fn what_had_no_price_for_a_while_costs_at_least_what_is_known() {
             signals: vec![slow_rank()],
             is_heard: &|_, _| true,
             in_its_place: &|_, _| None,
+            is_forgotten: &|_, _| false,
             quiet_runs: &BTreeSet::new(),
             nodes: &BTreeMap::new(),
             runs: &Default::default(),
