@@ -6,8 +6,8 @@
 //! Measured (docs/detection.md): silent nodes are told within three ticks and the slack; none of those whose
 //! requests come late by a few seconds, or of which one is lost.
 //!
-//! Limits: a sender that has not said how long its tick is has the agents' [`DEFAULT_TICK`]; why it is silent
-//! (machine, agent or network) nobody knows from here.
+//! Limits: a sender that has not said how long its tick is, and of which nothing came since the server started that says
+//! it, has the agents' [`DEFAULT_TICK`]; why it is silent (machine, agent or network) nobody knows from here.
 
 use std::time::Duration;
 

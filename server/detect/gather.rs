@@ -13,6 +13,7 @@ use gpufleet_analysis::leak::watch::{self, LeakWatch, Leaks};
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::port::Port;
+use gpufleet_analysis::silent::is_silent;
 use gpufleet_analysis::states::{Edge, Status};
 use gpufleet_telemetry::catalog::{Metric, gpu, node, own};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
@@ -165,8 +166,10 @@ pub struct GpuSnapshot {
     pub(super) has_remap_pending: Option<bool>,
     /// When its node came up.
     pub(super) booted_at: Option<Timestamp>,
-    /// When anything last came from its agent, or from who tells of its machine.
-    pub(super) node_heard: Timestamp,
+    /// Whether nothing came of it for longer than its ticks take.
+    pub(super) is_late: bool,
+    /// Whether its node is heard: by its agent, or by who tells of its machine.
+    pub(super) is_node_heard: bool,
     /// The newest point of that.
     pub(super) node_point: Timestamp,
     /// What a second of it costs, nano-USD.
@@ -285,7 +288,7 @@ pub(super) fn gather(
         if of_node.model.is_empty() {
             of_node.model = Arc::clone(model);
         }
-        (seen.node_heard, seen.node_point) = (of_node.contact.heard, of_node.contact.point);
+        (seen.is_node_heard, seen.node_point) = (!of_node.is_silent(now), of_node.contact.point);
         (seen.booted_at, seen.host) = (of_node.booted, of_node.host);
         let node = of_node.resource.as_deref();
         let of = |prices: &mut Prices| prices.of(&seen.cluster, node, model, of_node.gpus);
@@ -427,7 +430,8 @@ fn seen_of(
         has_remap_failure: flag(&gpu::REMAP_FAILURE),
         has_remap_pending: flag(&gpu::REMAP_PENDING),
         booted_at: None,
-        node_heard: Timestamp::default(),
+        is_late: is_silent(live.interval, live.last_point, now),
+        is_node_heard: false,
         node_point: Timestamp::default(),
         at_node,
     };

@@ -21,7 +21,7 @@ use gpufleet_analysis::states::recovery_breaks;
 use gpufleet_analysis::straggler::clocks::{Pace, Together};
 use gpufleet_telemetry::catalog::{Unit, gpu, own};
 use gpufleet_telemetry::event::Severity;
-use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::time::Timestamp;
 
 use super::detector::Need::{Events, Holders, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
@@ -32,9 +32,6 @@ use crate::fleet::LiveXid;
 pub(super) mod say;
 
 use say::{action, newest, readings, what, words};
-
-/// An agent that was heard within two ticks and what a tick needs tells what its GPUs do.
-const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
 
 /// Parts that forget over some minutes, and five readings of NVLinks in as many, say late after a start what is, seconds.
 const LEARNS_S: i64 = 600;
@@ -342,8 +339,9 @@ fn absent<'a>(seen: &GpuSnapshot, gpu: Gpu<'a>) -> Gpu<'a> {
         lost_since: since(Reason::DeviceLost),
         hung_since: since(Reason::DriverHang),
         last_seen: Some(seen.last_point),
-        is_expected: gpu.now.since(seen.node_heard) < HEARD_NS
+        is_expected: seen.is_node_heard
             && !seen.is_removed
+            && seen.is_late
             // Of an agent that catches up everything is late.
             && seen.node_point.since(seen.last_point) > health::VANISHED_NS,
         ..gpu

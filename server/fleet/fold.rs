@@ -36,6 +36,14 @@ const MAX_FUTURE: i64 = 300 * NANOS_PER_SECOND;
 /// Points older than this are left out: PostgreSQL keeps minutes for 7 days, and a spool 24 h.
 const MAX_AGE: i64 = 7 * 86_400 * NANOS_PER_SECOND;
 
+/// How often foreign senders are taken to send that do not say it, nanoseconds, until their points do: as OTLP's exporters
+/// and most scrapes do by themselves.
+const FOREIGN_TICK: i64 = 60 * NANOS_PER_SECOND;
+
+/// What is believed of how often they send, nanoseconds: one that comes more often is not missed sooner than an agent, and
+/// one that comes more seldom is silent in between.
+const FOREIGN_TICKS: (i64, i64) = (10 * NANOS_PER_SECOND, 300 * NANOS_PER_SECOND);
+
 /// What is the same for all points of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fold {
@@ -86,6 +94,8 @@ pub(super) struct Tracked {
     pub(super) oldest_live: Option<Timestamp>,
     /// The length of the newest tick of any lane, nanoseconds.
     interval_nanos: i64,
+    /// How far apart the last points of a sender were that does not say how long its ticks are, nanoseconds.
+    spacings: [i64; 2],
     pending: Pending,
     /// Who holds it, as it was last told.
     pub(super) holding: Holding,
@@ -124,6 +134,7 @@ impl Tracked {
             told: Timestamp::default(),
             oldest_live: None,
             interval_nanos: 0,
+            spacings: [FOREIGN_TICK; 2],
             pending: Pending::default(),
             holding: Holding::default(),
             pruned: Minute::default(),
@@ -161,15 +172,26 @@ impl Tracked {
         if fold.lane == Lane::Live && fold.is_ahead(self.live.last_point) {
             self.set_back(fold);
         }
-        if let Some(tick) = tick_of(decoded) {
+        let is_foreign = self.live.agent.is_none();
+        let tick = match is_foreign {
+            // Since when a stranger measures is not how often it sends.
+            true => tick_of_bits(decoded),
+            false => tick_of(decoded),
+        };
+        if let Some(tick) = tick {
             self.interval_nanos = tick;
         }
+        let mut spacing: Option<i64> = None;
         let (resource, holder) = self.holding.described(fold, decoded);
         for point in &decoded.points {
             let at = point.at.shifted(fold.offset);
             let kept = match fold.out_of_range(at) {
                 Some(reason) => Err(reason),
                 None => keep(point).and_then(|since| {
+                    if let Some(before) = since.filter(|before| *before < at) {
+                        let apart = at.since(before);
+                        spacing = Some(spacing.map_or(apart, |it| it.min(apart)));
+                    }
                     let since = since.unwrap_or(at.shifted(-self.interval_nanos));
                     self.point(fold, point, (since, at, holder), &mut grown, &mut hint)
                 }),
@@ -179,10 +201,26 @@ impl Tracked {
                 Err(reason) => drops.add(reason, 1),
             }
         }
+        match spacing.filter(|_| tick.is_none()) {
+            Some(apart) => self.spaced(apart),
+            None if is_foreign && self.interval_nanos == 0 => self.interval_nanos = FOREIGN_TICK,
+            None => {}
+        }
         if let Some(newest) = newest {
             self.heard(fold, decoded, &resource, newest);
         }
         grown
+    }
+
+    /// Learns how often a sender sends that does not say it: the middle one of the last three distances of points, since a
+    /// pause makes one of them longer, and a start one shorter.
+    fn spaced(&mut self, apart: i64) {
+        let [first, second] = self.spacings;
+        self.spacings = [second, apart];
+        let mut three = [first, second, apart];
+        three.sort_unstable();
+        let (shortest, longest) = FOREIGN_TICKS;
+        self.interval_nanos = three[1].clamp(shortest, longest);
     }
 
     /// Forgets what is shown of a time that has not come: sender and server were ahead together, and both
@@ -396,6 +434,13 @@ fn minute_of(at: Timestamp) -> Minute {
 /// Milliseconds from one moment to another; 0 when that is before it.
 fn millis(from: Timestamp, to: Timestamp) -> u32 {
     u32::try_from(to.millis() - from.millis()).unwrap_or(0)
+}
+
+/// The length of the tick of which bits are told, one a second, nanoseconds.
+fn tick_of_bits(decoded: &DecodedResource) -> Option<i64> {
+    let mut points = decoded.points.iter();
+    let bits = points.find(|it| it.metric.kind == Kind::SecondBits)?;
+    Some(bits.at.since(bits.start))
 }
 
 /// The length of the tick that these points sum up, nanoseconds; a counter does not say it.

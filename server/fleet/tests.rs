@@ -10,6 +10,8 @@ mod one_name;
 
 mod renamed;
 
+mod foreign;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

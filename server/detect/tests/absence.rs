@@ -59,8 +59,7 @@ fn notes(incident: &Incident) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn what_was_wrong_with_a_node_that_left_for_good_is_over_once_it_is_forgotten_and_not_listed()
-{
+async fn what_was_wrong_with_a_node_that_left_is_over_once_it_is_forgotten_and_not_listed() {
     for is_listed in [false, true] {
         let mut world = World::new().await;
         if is_listed {
@@ -87,5 +86,35 @@ async fn what_was_wrong_with_a_node_that_left_for_good_is_over_once_it_is_forgot
             let said = "nothing tells of it any more: it was not seen to be over";
             assert_eq!(notes(&over), [said]);
         }
+    }
+}
+
+/// A tick of a minute, and whether of one GPU anything still comes.
+fn each_minute(is_there: bool) -> impl Fn(&mut Live) {
+    move |live| {
+        let seconds = live.last_point.since(NOW) / NANOS_PER_SECOND + 3;
+        let is_gone = !is_there && is_gpu(live, "node-1", 5);
+        if seconds % 60 != 0 || is_gone {
+            live.node = "".into();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_gpu_told_of_once_a_minute_is_lost_after_two_and_stays_so_between_points_of_others() {
+    let mut world = World::new().await;
+    for live in &mut world.lives {
+        live.interval = Duration::from_secs(60);
+    }
+    world.ticks(18, each_minute(true));
+    assert_eq!(world.open(), []);
+    world.ticks(12, each_minute(false));
+    assert_eq!(world.open(), [], "it is late");
+    for _ in 0..18 {
+        world.ticks(1, each_minute(false));
+        let open = world.open();
+        assert_eq!(open.len(), 1, "{open:#?}");
+        assert_eq!(open[0].what, "its readings stopped");
+        assert_eq!(open[0].opened_at, Some(NOW.shifted(310 * NANOS_PER_SECOND)));
     }
 }
