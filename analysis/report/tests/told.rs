@@ -152,3 +152,50 @@ fn advice_that_was_taken_stands_with_what_it_saved_in_that_time_and_what_is_not_
     assert!(science.is_some_and(|it| it.ends_with(",,,,")), "{text}");
     assert!(html(&report).contains("advice is kept since 2026-11-23"));
 }
+
+#[test]
+fn use_and_waste_are_ranked_by_money_and_inefficiency_is_apart() {
+    let (fleet, made) = month();
+    let report = report(&fleet, &made);
+    let uses = efficiency::uses(&report);
+    let money = |of: &[efficiency::Use]| of.iter().find(|it| it.payer == "money").cloned();
+    let some_unpriced = money(&uses).expect("a team");
+    assert_eq!(some_unpriced.inefficiency, None, "not known is not 0");
+    let mut all_priced = made.clone();
+    for sum in all_priced.lines.values_mut() {
+        sum.unpriced_millis = 0;
+    }
+    let money = money(&efficiency::uses(&super::report(&fleet, &all_priced)));
+    let money = money.expect("a team");
+    let inefficiency = money
+        .inefficiency
+        .expect("its time was held against a target");
+    assert!(inefficiency > 0 && money.active.gpu_millis > 0);
+    let low = made.grouped(&fleet, &[By::Team]);
+    let low = low
+        .iter()
+        .find(|it| it.words[0] == "money")
+        .expect("a team");
+    let low = low.states[&State::ActiveInefficient];
+    assert!((inefficiency - low.cost / 4).abs() <= low.cost / 1_000);
+    let priced = uses.iter().find(|it| it.cost_per_useful_hour.is_some());
+    let priced = priced
+        .expect("a team whose time has a price")
+        .payer
+        .as_str();
+    let mut unpriced = made.clone();
+    let payers = &made.payers;
+    let theirs = unpriced.lines.iter_mut();
+    for (_, sum) in theirs.filter(|it| payers[it.0.payer].name() == priced) {
+        (sum.unpriced_millis, sum.cost) = (sum.gpu_millis, 0);
+    }
+    let told = efficiency::uses(&super::report(&fleet, &unpriced));
+    let told = told.iter().find(|it| it.payer == priced);
+    let told = told.expect("it is still there");
+    assert_eq!(told.cost_per_useful_hour, None);
+    assert!(told.inefficiency.is_none(), "not known is not 0");
+    let waste = efficiency::waste(&made, &fleet);
+    assert!(waste.windows(2).all(|it| it[0].sum.cost >= it[1].sum.cost));
+    let all: i128 = waste.iter().map(|it| it.sum.cost).sum();
+    assert_eq!(all, made.headline().waste.cost);
+}
