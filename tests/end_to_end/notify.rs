@@ -210,7 +210,7 @@ fn says_all_there_is(said: &Value, id: &str) {
     assert!(
         one["runbook"]
             .as_str()
-            .is_some_and(|it| it.ends_with("/xid.md")),
+            .is_some_and(|it| it.ends_with("/gpu-lost.md")),
         "{one}"
     );
 }
