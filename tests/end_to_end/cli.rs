@@ -54,9 +54,11 @@ fn the_client_shows_the_fleet_and_its_idle_gpus(world: World) {
     let found = typed(&web, ["find", "Demo-Node-8"]).said;
     let page = format!("{web}/clusters/demo/nodes/demo-node-8");
     assert!(found.contains(&page), "{found}");
-    let status = typed(&web, ["status"]);
-    assert_eq!(status.code, Some(0), "{}", status.complained);
-    let lines = status.said;
+    // While history comes in the database may be late with its word for a moment.
+    let lines = wait::until("the server is well", FIRST_DATA_LIMIT, || {
+        let status = typed(&web, ["status"]);
+        (status.code == Some(0)).then_some(status.said)
+    });
     assert!(lines.contains(": ok\n"), "{lines}");
     assert!(lines.contains("simulated    64"), "{lines}");
     let fleet = typed(&web, ["fleet", "--by", "node", "--cluster", "demo"]);
@@ -118,12 +120,15 @@ fn the_client_shows_jobs_with_their_ranks_and_fails_a_run_that_is_slower(world: 
     for name in [large, small] {
         assert!(jobs.contains(name), "{jobs}");
     }
-    let job = typed(&web, ["job", large]);
-    assert_eq!(job.code, Some(0), "{}", job.complained);
-    let lines = job.said;
-    let listed = lines.lines().filter(|line| !line.starts_with("attempt "));
-    let ranks = listed.filter(|line| line.contains("demo-node-"));
-    assert_eq!(ranks.count(), 32, "{lines}");
+    // Steps of the past may be there before each rank has said where it is.
+    wait::until("its ranks are on their nodes", FIRST_DATA_LIMIT, || {
+        let job = typed(&web, ["job", large]);
+        assert_eq!(job.code, Some(0), "{}", job.complained);
+        let lines = job.said.lines();
+        let listed = lines.filter(|line| !line.starts_with("attempt "));
+        let ranks = listed.filter(|line| line.contains("demo-node-"));
+        (ranks.count() == 32).then_some(())
+    });
     let like = typed(&web, same);
     assert_eq!(like.code, Some(0), "{}", like.said);
     assert!(like.said.contains("passed"), "{}", like.said);
