@@ -27,7 +27,7 @@ use gpufleet_server::notify::{self, Channels};
 use gpufleet_server::refusals::{Door, Reason};
 use gpufleet_server::store::Store;
 use gpufleet_server::{
-    detect, files, handoff, health, inventory, lead, ledger, money, pages, retention, runs,
+    detect, files, handoff, health, inventory, lead, ledger, money, retention, runs,
 };
 use gpufleet_spool::disk::RealDisk;
 use gpufleet_telemetry::time::Clock;
@@ -280,7 +280,7 @@ async fn open_doors(
 ) -> anyhow::Result<()> {
     let (settings, own) = (&app.config.ingest, &Handle::current());
     let shared = gpufleet_server::web::shared(app.clone());
-    let ahead = pages::cost::warm::run(Arc::clone(&shared), stop.clone());
+    let ahead = gpufleet_server::web::ahead(Arc::clone(&shared), stop.clone());
     tasks.spawn(named("months ahead", on(web.clone(), ahead)));
     for ((what, door), address, role, router, threads) in [
         (

@@ -18,6 +18,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, body::Body};
 use gpufleet_telemetry::gpu_specs::Specs;
+use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::{CompressionLayer, CompressionLevel};
 use tower_http::limit::RequestBodyLimitLayer;
@@ -98,6 +99,11 @@ pub struct Web {
 /// The router of the web port.
 pub fn router(app: App) -> Router {
     router_of(shared(app))
+}
+
+/// Makes what takes long before anybody asks for it, until told to stop.
+pub async fn ahead(web: Arc<Web>, stop: CancellationToken) {
+    pages::cost::warm::run(web, stop).await;
 }
 
 /// The same of what its handlers share.
