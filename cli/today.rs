@@ -126,19 +126,17 @@ fn doing(counts: &Value) -> String {
     if all == 0 {
         return "no GPU".to_owned();
     }
-    let mut line = format!("{} of {} at work", of(AT_WORK), gpus(all as f64));
+    let at_work = of(AT_WORK);
+    let mut line = format!("{at_work} of {} at work", gpus(all as f64));
+    let mut newer = all.saturating_sub(at_work);
     for (states, name) in OTHERWISE {
-        match of(states) {
-            0 => {}
-            count => line.push_str(&format!(", {count} {name}")),
+        let count = of(states);
+        newer = newer.saturating_sub(count);
+        if count > 0 {
+            line.push_str(&format!(", {count} {name}"));
         }
     }
-    let known: u64 = AT_WORK
-        .iter()
-        .chain(OTHERWISE.iter().flat_map(|it| it.0))
-        .map(|it| of(&[it]))
-        .sum();
-    match all.saturating_sub(known) {
+    match newer {
         0 => line,
         newer => format!("{line}, {newer} in a newer state"),
     }

@@ -7,7 +7,7 @@ mod holders;
 mod named;
 mod replicas;
 #[cfg(test)]
-mod rounds;
+pub(super) mod rounds;
 mod times;
 mod witness;
 

@@ -6,6 +6,7 @@ use gpufleet_telemetry::identity::{Origin, PartKind, ResourceKind, attribute};
 use gpufleet_telemetry::sample::{ResourceSamples, Sample};
 use gpufleet_telemetry::tick::PointValue;
 
+use super::collect::rounds::{close, collector};
 use super::*;
 use crate::read::ReadFuture;
 use gpufleet_program::clock::SystemClock;
@@ -34,24 +35,6 @@ fn gpu_round(reader: usize, second: i64, source: &str, readings: &[(&Metric, f64
         }),
         duration: Duration::from_millis(3),
     }
-}
-
-fn collector(readers: &[(&str, u64)]) -> Collector {
-    let readers = readers
-        .iter()
-        .map(|(name, seconds)| (Arc::from(*name), Duration::from_secs(*seconds)));
-    Collector::new(
-        Arc::new(NodeFacts::for_tests()),
-        &SampleConfig::default(),
-        readers,
-    )
-}
-
-fn close(collector: &mut Collector, start: i64) -> Vec<ResourceTick> {
-    collector.close_tick(
-        Timestamp::from_seconds(start),
-        Timestamp::from_seconds(start + 10),
-    )
 }
 
 fn value(tick: &ResourceTick, metric: &Metric) -> Option<PointValue> {

@@ -357,10 +357,16 @@ fn use_row(it: &efficiency::Use) -> Row {
 
 /// What time cost; at least so much where some of it has no price.
 fn priced(sum: &Sum) -> String {
-    match sum.unpriced_millis {
-        0 => money(sum.cost),
-        unpriced if unpriced >= sum.gpu_millis => "no price".to_owned(),
-        _ => format!("≥ {}", money(sum.cost)),
+    at_least(sum.cost, (sum.unpriced_millis, sum.gpu_millis), "no price")
+}
+
+/// What is known of a cost: all of it, at least so much where it is not known of a part of the time, and `none` where it
+/// is known of none.
+fn at_least(cost: i128, (unknown, all): (i64, i64), none: &str) -> String {
+    match unknown {
+        0 => money(cost),
+        unknown if unknown >= all => none.to_owned(),
+        _ => format!("≥ {}", money(cost)),
     }
 }
 

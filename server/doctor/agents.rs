@@ -9,11 +9,10 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::Origin;
 
 use super::gather::Places;
-use super::{Finding, Look, Looked, Place};
+use super::{Finding, Look, Looked, Place, others};
 use crate::fleet::LiveAgent;
 use crate::fleet::sender_clock::TOLERATED;
-use crate::inventory::look::Sight;
-use crate::inventory::{self, Source};
+use crate::inventory::Source;
 use crate::today::blind;
 use crate::words;
 use crate::words::text::{self, counted, grouped};
@@ -53,14 +52,8 @@ pub(super) fn silent(look: &Look<'_>) -> Looked {
 
 /// Nodes with GPUs of which the cluster tells, and no agent.
 pub(super) fn none(look: &Look<'_>) -> Looked {
-    let inventory = &look.app.inventory;
-    let source = inventory.source();
-    if *source == Source::Off {
-        return Err("nobody is asked about the cluster's nodes (inventory.source)".to_owned());
-    }
-    if inventory.known().nodes.sight(inventory::now(look.app)) == Sight::Starting {
-        return Err("it is being read".to_owned());
-    }
+    others::nodes(look)?;
+    let source = look.app.inventory.source();
     let blind = blind::without_agent(look.app, look.bound, look.view);
     if blind.is_empty() {
         return Ok(Vec::new());

@@ -24,20 +24,26 @@ const PUSHED_WITHIN: Duration = Duration::from_secs(5 * 60);
 /// Heartbeats that may be missed before it is told.
 const HEARTBEATS: u64 = 3;
 
-/// Whether the cluster is seen.
-pub(super) fn cluster(look: &Look<'_>) -> Looked {
+/// How the cluster's nodes are seen.
+///
+/// # Errors
+/// Why that cannot be said: nobody is asked, or they are read for the first time.
+pub(super) fn nodes(look: &Look<'_>) -> Result<Sight, String> {
     let inventory = &look.app.inventory;
     if *inventory.source() == Source::Off {
         return Err("nobody is asked about the cluster's nodes (inventory.source)".to_owned());
     }
-    let now = inventory::now(look.app);
-    let (nodes, claims) = {
-        let known = inventory.known();
-        (known.nodes.sight(now), known.claims.sight(now))
-    };
-    if nodes == Sight::Starting {
-        return Err("it is being read".to_owned());
+    match inventory.known().nodes.sight(inventory::now(look.app)) {
+        Sight::Starting => Err("it is being read".to_owned()),
+        seen => Ok(seen),
     }
+}
+
+/// Whether the cluster is seen.
+pub(super) fn cluster(look: &Look<'_>) -> Looked {
+    let nodes = nodes(look)?;
+    let now = inventory::now(look.app);
+    let claims = look.app.inventory.known().claims.sight(now);
     let parts = [
         (
             "nodes",

@@ -14,7 +14,7 @@ use super::{Collector, KINDS};
 use crate::read::NodeFacts;
 
 /// A collector for these readers, by name and period in seconds.
-pub(super) fn collector(readers: &[(&str, u64)]) -> Collector {
+pub(in super::super) fn collector(readers: &[(&str, u64)]) -> Collector {
     let readers = readers
         .iter()
         .map(|(name, seconds)| (Arc::from(*name), Duration::from_secs(*seconds)));
@@ -54,7 +54,7 @@ pub(super) fn told(resource: Resource, samples: &[(&Metric, Reading)]) -> Resour
 }
 
 /// The tick of ten seconds from this one on.
-pub(super) fn close(collector: &mut Collector, start: i64) -> Vec<ResourceTick> {
+pub(in super::super) fn close(collector: &mut Collector, start: i64) -> Vec<ResourceTick> {
     let moment = Timestamp::from_seconds;
     collector.close_tick(moment(start), moment(start + 10))
 }

@@ -1,7 +1,7 @@
 //! The page's section on states and why: what tells free GPUs that nobody wanted from those that did not fit.
 
 use super::super::STACK;
-use super::{Row, hours, money};
+use super::{Row, at_least, hours, money};
 use crate::chargeback::Sum;
 use crate::chargeback::view::Group;
 use crate::ledger::{Reason, State};
@@ -41,9 +41,5 @@ fn row(words: [String; 2], sum: &Sum) -> Row {
 /// What the GPUs cost by themselves; at least so much where that is not known of a part of the time, a dash where it
 /// is known of none.
 pub(super) fn gpu_only(sum: &Sum) -> String {
-    match sum.gpu_unpriced_millis {
-        0 => money(sum.gpu_cost),
-        unknown if unknown >= sum.gpu_millis => "–".to_owned(),
-        _ => format!("≥ {}", money(sum.gpu_cost)),
-    }
+    at_least(sum.gpu_cost, (sum.gpu_unpriced_millis, sum.gpu_millis), "–")
 }
