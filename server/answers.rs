@@ -208,28 +208,12 @@ impl<K: Ord + Clone, T, E> Shared<K, T, E> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use gpufleet_telemetry::time::Timestamp;
     use tokio::sync::{mpsc, oneshot};
 
     use super::*;
+    use crate::hand::Hand;
 
     const FRESH_FOR: Duration = Duration::from_secs(10);
-
-    /// A clock that stands where it is put.
-    #[derive(Default)]
-    struct Hand(AtomicU64);
-
-    impl Clock for Hand {
-        fn now(&self) -> Timestamp {
-            Timestamp::default()
-        }
-
-        fn monotonic(&self) -> Duration {
-            Duration::from_secs(self.0.load(Ordering::Relaxed))
-        }
-    }
 
     /// Answers of which two are kept and two made at once, and their clock.
     struct Asked {
@@ -243,6 +227,11 @@ mod tests {
                 answers: Answers::new(FRESH_FOR, 2, 2),
                 hand: Arc::default(),
             }
+        }
+
+        /// So many seconds after the clock began.
+        fn at(&self, second: u64) {
+            self.hand.put_monotonic(Duration::from_secs(second));
         }
 
         async fn get<F>(&self, asked: &'static str, make: F) -> Result<u32, &'static str>
@@ -319,13 +308,13 @@ mod tests {
     async fn the_newest_are_given_until_they_are_too_old_and_stand_while_the_next_is_made() {
         let asked = Asked::new();
         for (second, name) in [(0, "a"), (1, "b"), (2, "c")] {
-            asked.hand.0.store(second, Ordering::Relaxed);
+            asked.at(second);
             assert_eq!(asked.quick(name, 1).await, 1);
         }
         assert_eq!(asked.quick("b", 2).await, 1);
-        asked.hand.0.store(10, Ordering::Relaxed);
+        asked.at(10);
         assert_eq!(asked.quick("c", 2).await, 1);
-        asked.hand.0.store(11, Ordering::Relaxed);
+        asked.at(11);
         assert_eq!(asked.answers.last(&"a"), None, "the oldest of three");
         assert_eq!(asked.answers.last(&"b").as_deref(), Some(&1));
         assert_eq!(asked.quick("b", 2).await, 2, "ten seconds old");
@@ -338,7 +327,6 @@ mod tests {
         const STANDS_FOR: Duration = Duration::from_secs(30);
         let asked = Asked::new();
         let clock: Arc<dyn Clock> = asked.hand.clone();
-        let at = |second| asked.hand.0.store(second, Ordering::Relaxed);
         let slow = |opened: oneshot::Receiver<u32>| async move {
             opened.await.map_err(|_| "nobody opened")
         };
@@ -352,24 +340,24 @@ mod tests {
         let mut first = Box::pin(standing(opened));
         assert_eq!((&mut first).now_or_never(), None, "there is none");
         tokio::task::yield_now().await;
-        at(5);
+        asked.at(5);
         open.send(1).expect("it is waited for");
         assert_eq!(first.await, Ok(1));
         let (open, opened) = oneshot::channel();
-        at(15);
+        asked.at(15);
         assert_eq!(standing(opened).now_or_never(), Some(Ok(1)));
-        at(29);
+        asked.at(29);
         let unheard = || oneshot::channel().1;
         assert_eq!(standing(unheard()).now_or_never(), Some(Ok(1)), "still");
-        at(30);
+        asked.at(30);
         let mut late = Box::pin(standing(unheard()));
         assert_eq!((&mut late).now_or_never(), None, "it is too old");
         open.send(2).expect("it is still being made");
         assert_eq!(late.await, Ok(2), "what was being made, and no third");
         // One that cannot be made leaves the last one until that is too old, and is told then.
-        at(59);
+        asked.at(59);
         assert_eq!(standing(unheard()).await, Ok(2));
-        at(60);
+        asked.at(60);
         assert_eq!(standing(unheard()).await, Err("nobody opened"));
     }
 
@@ -385,12 +373,12 @@ mod tests {
             (7, 4, 3),
             (8, 4, 4),
         ] {
-            asked.hand.0.store(second, Ordering::Relaxed);
+            asked.at(second);
             assert_eq!(asked.quick("a", answer).await, told, "at {second}");
         }
-        asked.hand.0.store(100, Ordering::Relaxed);
+        asked.at(100);
         assert_eq!(asked.quick("a", 5).await, 5);
-        asked.hand.0.store(110, Ordering::Relaxed);
+        asked.at(110);
         assert_eq!(
             asked.quick("a", 6).await,
             6,

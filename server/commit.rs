@@ -246,19 +246,10 @@ mod tests {
 
     use super::*;
     use crate::fleet::{Body, FleetConfig, Offer};
+    use crate::hand::Hand;
     use crate::store::model::CursorKey;
 
-    struct StillClock;
-
-    impl Clock for StillClock {
-        fn now(&self) -> Timestamp {
-            Timestamp::from_seconds(1_790_000_000)
-        }
-
-        fn monotonic(&self) -> Duration {
-            Duration::ZERO
-        }
-    }
+    const NOW: Timestamp = Timestamp::from_seconds(1_790_000_000);
 
     /// What the store does with the next commit.
     #[derive(Clone, Copy, PartialEq)]
@@ -319,11 +310,10 @@ mod tests {
 
     /// Offers one event.
     fn offer(fleet: &Fleet, seq: u64) -> u64 {
-        let now = StillClock.now();
         let event = DecodedEvent {
             sender: std::sync::Arc::new(Resource::new(ResourceKind::Node, "n")),
             event: Event {
-                at: now,
+                at: NOW,
                 kind: EventKind::AgentStarted,
                 severity: Severity::Info,
                 resource_kind: ResourceKind::Node,
@@ -342,8 +332,8 @@ mod tests {
             session: 1,
             lane: Lane::Live,
             dropped: None,
-            sent_at: now,
-            received: now,
+            sent_at: NOW,
+            received: NOW,
             bound_cluster: None,
             default_cluster: "c".into(),
             body: Body::Events(&events),
@@ -365,7 +355,8 @@ mod tests {
             offered: Mutex::default(),
         };
         let health = CommitHealth::default();
-        let once = || once(&fleet, &fake, &StillClock, &health);
+        let clock = Hand::at(NOW);
+        let once = || once(&fleet, &fake, &clock, &health);
         assert!(once().await.unwrap(), "nothing to commit");
         offer(&fleet, 1);
         assert!(!once().await.unwrap(), "to be tried again");
@@ -394,7 +385,8 @@ mod tests {
         };
         let health = CommitHealth::default();
         offer(&fleet, 1);
-        let given_up = once(&fleet, &fake, &StillClock, &health).await;
+        let clock = Hand::at(NOW);
+        let given_up = once(&fleet, &fake, &clock, &health).await;
         assert!(!given_up.unwrap(), "to be tried again");
         assert_eq!(health.failures_in_a_row.load(Ordering::Relaxed), 1);
         assert_eq!(
@@ -402,7 +394,7 @@ mod tests {
             0,
             "nothing waits now"
         );
-        assert!(once(&fleet, &fake, &StillClock, &health).await.unwrap());
+        assert!(once(&fleet, &fake, &clock, &health).await.unwrap());
         assert_eq!(fleet.durable_seq(&key()), 1);
         assert_eq!(*fake.offered.lock().unwrap(), [1, 1]);
     }

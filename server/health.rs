@@ -238,12 +238,12 @@ mod tests {
 
     use axum::body::Body;
     use futures::FutureExt as _;
-    use gpufleet_telemetry::time::Clock;
     use tower::ServiceExt;
 
     use super::*;
     use crate::auth::Access;
     use crate::config::Config;
+    use crate::hand::Hand;
     use crate::store::{Store, StoreConfig};
     use gpufleet_program::clock::SystemClock;
 
@@ -278,20 +278,6 @@ mod tests {
         assert_eq!(ask("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
     }
 
-    /// A clock that stands where it is put, seconds.
-    #[derive(Default)]
-    struct Hand(AtomicU64);
-
-    impl Clock for Hand {
-        fn now(&self) -> Timestamp {
-            Timestamp::default()
-        }
-
-        fn monotonic(&self) -> Duration {
-            Duration::from_secs(self.0.load(Ordering::Relaxed))
-        }
-    }
-
     #[tokio::test]
     async fn a_server_whose_other_threads_stand_says_so_until_they_go_on() {
         let folder = tempfile::tempdir().unwrap();
@@ -300,7 +286,7 @@ mod tests {
         let app = App::new(Config::for_tests(), store.unwrap(), access, hand.clone());
         app.begins_to_lead();
         let said = async |second| {
-            hand.0.store(second, Ordering::Relaxed);
+            hand.put_monotonic(Duration::from_secs(second));
             healthy(State(app.clone())).await
         };
         let beats = || beat(app.clone(), CancellationToken::new()).now_or_never();

@@ -183,3 +183,6 @@ impl App {
         &self.config.cost.currency
     }
 }
+
+#[cfg(test)]
+mod hand;

@@ -207,20 +207,9 @@ mod tests {
     use crate::auth::Access;
     use crate::config::Config;
     use crate::fleet::{Body, Offer};
+    use crate::hand::Hand;
     use crate::store::StoreConfig;
     use crate::store::model::CursorKey;
-
-    struct Still;
-
-    impl Clock for Still {
-        fn now(&self) -> Timestamp {
-            Timestamp::from_seconds(1_790_000_000)
-        }
-
-        fn monotonic(&self) -> Duration {
-            Duration::ZERO
-        }
-    }
 
     /// An agent comes whose clock is so many hours behind the server's.
     fn comes(app: &App, agent: u128, behind_hours: i64) {
@@ -249,9 +238,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
         let store = store.unwrap();
-        let lease = store.acquire_lease("server", Still.now(), Duration::from_secs(15));
+        let clock = Arc::new(Hand::at(Timestamp::from_seconds(1_790_000_000)));
+        let lease = store.acquire_lease("server", clock.now(), Duration::from_secs(15));
         lease.await.unwrap();
-        let clock = Arc::new(Still);
         let app = App::new(Config::for_tests(), store, Access::default(), clock);
         let looks = async |up| look(&app, up).await.unwrap().is_some();
         assert!(!looks(Duration::ZERO).await, "nobody says anything yet");

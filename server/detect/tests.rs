@@ -1,7 +1,6 @@
 //! The detectors over a fleet that was made: what fires, what does not, and what ends it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use gpufleet_analysis::cause::Cause;
@@ -16,6 +15,7 @@ use super::*;
 use crate::auth::{Access, Grant};
 use crate::config::Config;
 use crate::fleet::{Live, LiveValue, LiveXid};
+use crate::hand::Hand;
 use crate::store::model::FencingToken;
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture::{self, Does, NOW};
@@ -30,19 +30,6 @@ const NODES: [&str; 2] = ["node-1", "node-2"];
 /// Dollars an hour of an H100, and nano-USD of a second.
 const PRICE: &str = "36";
 const PER_SECOND: i64 = 10_000_000;
-
-/// A clock that goes on when told.
-pub(super) struct Hand(AtomicI64);
-
-impl Clock for Hand {
-    fn now(&self) -> Timestamp {
-        Timestamp(self.0.load(Ordering::Relaxed))
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::ZERO
-    }
-}
 
 /// Two nodes of 8 working GPUs of one job, and what is done to them.
 pub(super) struct World {
@@ -78,7 +65,7 @@ async fn app(folder: &tempfile::TempDir, hand: &Arc<Hand>) -> App {
 impl World {
     pub(super) async fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder for the test");
-        let hand = Arc::new(Hand(AtomicI64::new(NOW.0)));
+        let hand = Arc::new(Hand::at(NOW));
         let app = app(&folder, &hand).await;
         let mut lives = Vec::new();
         for node in NODES {
@@ -105,7 +92,7 @@ impl World {
         for _ in 0..count {
             self.ticks += 1;
             let now = NOW.shifted(self.ticks * 10 * NANOS_PER_SECOND);
-            self.hand.0.store(now.0, Ordering::Relaxed);
+            self.hand.put(now);
             for live in &mut self.lives {
                 let before = live.clone();
                 live.last_point = now.shifted(-3 * NANOS_PER_SECOND);

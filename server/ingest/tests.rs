@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -10,7 +9,7 @@ use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::otlp::{Reject, encode_metrics};
 use gpufleet_telemetry::tick::{Point, PointValue, ResourceTick};
-use gpufleet_telemetry::time::{Clock, Timestamp};
+use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire;
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt;
@@ -29,6 +28,7 @@ use crate::App;
 use crate::auth::{Access, AuthConfig, Role, TokenFile};
 use crate::config::Config;
 use crate::fleet::Fleet;
+use crate::hand::Hand;
 use crate::refusals::{Door, Reason};
 use crate::store::model::ResourceKey;
 
@@ -36,18 +36,6 @@ const NOW: Timestamp = Timestamp::from_seconds(1_790_000_000);
 const AGENT: &str = "00000000-0000-4000-8000-000000000001";
 const EPOCH: &str = "00000000-0000-4000-8000-000000000002";
 const TOKEN: &str = "a-token-for-the-tests";
-
-struct FixedClock(AtomicI64);
-
-impl Clock for FixedClock {
-    fn now(&self) -> Timestamp {
-        Timestamp(self.0.load(Ordering::Relaxed))
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::ZERO
-    }
-}
 
 /// A server without a network, with its own spool in a folder that goes away with it.
 struct Server {
@@ -63,7 +51,7 @@ fn server(access: Access) -> Server {
 
 fn server_in(access: Access, folder: tempfile::TempDir) -> Server {
     let store = crate::store::Store::unopened();
-    let clock = Arc::new(FixedClock(AtomicI64::new(NOW.0)));
+    let clock = Arc::new(Hand::at(NOW));
     let app = App {
         lead: Arc::new(crate::lead::Lead::leading()),
         ..App::new(Config::for_tests(), store, access, clock)

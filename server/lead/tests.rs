@@ -8,24 +8,11 @@ use gpufleet_telemetry::time::Clock;
 use super::*;
 use crate::auth::Access;
 use crate::config::Config;
+use crate::hand::Hand;
 use crate::health::StoreSeen;
 use crate::store::model::Commit;
 use crate::store::tests::{event, key, known};
 use crate::store::{Store, StoreConfig};
-
-/// A clock that each renewal finds ten seconds later.
-#[derive(Default)]
-struct Hand(AtomicI64);
-
-impl Clock for Hand {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_seconds(1_790_000_000 + self.0.load(Ordering::Relaxed))
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::ZERO
-    }
-}
 
 async fn server(folder: &Path, clock: &Arc<Hand>) -> App {
     let store = Store::open(&StoreConfig::for_tests(folder)).await;
@@ -43,7 +30,8 @@ struct First {
 }
 
 async fn first() -> First {
-    let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(Hand::default()));
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(Hand::at(Timestamp::from_seconds(1_790_000_000)));
     let app = server(folder.path(), &clock).await;
     let stop = CancellationToken::new();
     let right = take(&app, "first", &stop).await.unwrap().unwrap();
@@ -77,7 +65,7 @@ async fn a_database_that_goes_before_the_first_renewal_took_things_until_the_rig
     app.store.close().await;
     let work = async {
         while !StoreSeen::of(app).is_failing {
-            clock.0.fetch_add(1, Ordering::Relaxed);
+            clock.pass(Duration::from_secs(1));
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         first.stop.cancel();
@@ -95,8 +83,8 @@ async fn a_standby_gets_no_lease_from_a_server_that_restores_for_longer_than_it_
     let renewed = first.app.jobs.of(JOB);
     let work = async {
         // Twice as long as the lease is good, in steps that are shorter than it.
-        for passed in (10..=60).step_by(10) {
-            clock.0.store(passed, Ordering::Relaxed);
+        for _ in 0..6 {
+            clock.pass(Duration::from_secs(10));
             let known = clock.now().millis();
             while renewed.succeeded_ms() < Some(known) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -124,7 +112,7 @@ async fn a_standby_gets_no_lease_from_a_server_that_restores_for_longer_than_it_
 #[tokio::test]
 async fn a_server_that_was_replaced_ends_its_work() {
     let first = first().await;
-    first.clock.0.store(3_600, Ordering::Relaxed);
+    first.clock.pass(Duration::from_secs(3_600));
     let second = first.second().await;
     take(&second, "second", &first.stop).await.unwrap().unwrap();
     let error = first.holds(std::future::pending()).await.unwrap_err();

@@ -128,46 +128,34 @@ pub fn wrong(app: &App) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use gpufleet_telemetry::time::{Clock, Timestamp};
 
     use super::*;
     use crate::auth::Access;
     use crate::config::Config;
+    use crate::hand::Hand;
     use crate::store::{Store, StoreConfig};
-
-    /// Both clocks, set by hand: seconds.
-    struct Hand(Mutex<(i64, u64)>);
-
-    impl Clock for Hand {
-        fn now(&self) -> Timestamp {
-            Timestamp::from_seconds(self.0.lock().unwrap().0)
-        }
-
-        fn monotonic(&self) -> Duration {
-            Duration::from_secs(self.0.lock().unwrap().1)
-        }
-    }
 
     #[tokio::test]
     async fn a_server_whose_detectors_never_judge_or_stand_is_not_called_alive() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
-        let clock = Arc::new(Hand(Mutex::new((1_790_000_000, 1_000))));
+        let clock = Arc::new(Hand::at(Timestamp::from_seconds(1_790_000_000)));
+        clock.put_monotonic(Duration::from_secs(1_000));
         let time: Arc<dyn Clock> = Arc::clone(&clock) as _;
         let app = App::new(Config::for_tests(), store.unwrap(), Access::default(), time);
         assert_eq!(health::unjudged(&app), None, "a standby judges nothing");
         app.begins_to_lead();
         assert_eq!(wrong(&app), None, "they have had no time");
-        *clock.0.lock().unwrap() = (1_790_000_091, 1_091);
+        clock.pass(Duration::from_secs(91));
         let said = wrong(&app).expect("they never judged");
         assert!(said.contains("91 s"), "{said}");
         let moment = (app.clock.now(), app.clock.monotonic());
         app.incidents.health.note(moment, Duration::ZERO, 8);
         assert_eq!(wrong(&app), None);
         // They stand from now on, and the wall clock is set back by hours.
-        *clock.0.lock().unwrap() = (1_789_990_000, 1_182);
+        clock.pass(Duration::from_secs(91));
+        clock.put(Timestamp::from_seconds(1_789_990_000));
         assert!(wrong(&app).is_some());
     }
 }

@@ -145,29 +145,17 @@ mod tests {
     use std::sync::Arc;
 
     use gpufleet_analysis::incident::{MAX_INCIDENTS, Tick};
-    use gpufleet_telemetry::time::Clock;
     use uuid::Uuid;
 
     use super::*;
     use crate::auth::Access;
     use crate::config::Config;
+    use crate::hand::Hand;
     use crate::lead::Lead;
     use crate::notify::fixture::{START, after, settings};
     use crate::notify::lane::Outcome;
     use crate::notify::settings::Kind;
     use crate::store::{Store, StoreConfig};
-
-    struct Standing;
-
-    impl Clock for Standing {
-        fn now(&self) -> Timestamp {
-            START
-        }
-
-        fn monotonic(&self) -> Duration {
-            Duration::ZERO
-        }
-    }
 
     /// A trouble in a cluster of its own, so that no other is the same.
     fn trouble(number: usize) -> Signal {
@@ -190,7 +178,7 @@ mod tests {
                 Config::for_tests(),
                 store.unwrap(),
                 Access::default(),
-                Arc::new(Standing),
+                Arc::new(Hand::at(START)),
             )
         };
         app.incidents

@@ -201,25 +201,11 @@ async fn read(store: &Store, key: &RunKey, held: &Held) -> Result<Result<Drawn, 
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     use gpufleet_telemetry::training::{JobId, RunId};
 
     use super::*;
-
-    /// A clock that stands where it is put, seconds.
-    #[derive(Default)]
-    struct Hand(AtomicU64);
-
-    impl Clock for Hand {
-        fn now(&self) -> Timestamp {
-            Timestamp::default()
-        }
-
-        fn monotonic(&self) -> Duration {
-            Duration::from_secs(self.0.load(Ordering::Relaxed))
-        }
-    }
+    use crate::hand::Hand;
 
     const DRAWN: Drawn = Drawn {
         held_millis: 3,
@@ -256,14 +242,14 @@ mod tests {
             let clock: Arc<dyn Clock> = Arc::clone(&hand) as _;
             let first = energies.told((&key, &clock), ready(Ok(Ok(DRAWN)))).await;
             assert!(first.is_ok());
-            hand.0.store(FRESH_FOR.as_secs(), Ordering::Relaxed);
+            hand.put_monotonic(FRESH_FOR);
             let told = energies.told((&key, &clock), made).now_or_never();
             let told = told.expect("nobody waits").expect("it was made before");
             assert_eq!(told.millijoules, 1);
-            hand.0.store(STANDS_FOR.as_secs() - 1, Ordering::Relaxed);
+            hand.put_monotonic(STANDS_FOR - Duration::from_secs(1));
             let told = energies.told((&key, &clock), pending()).await;
             assert!(told.is_ok());
-            hand.0.store(STANDS_FOR.as_secs(), Ordering::Relaxed);
+            hand.put_monotonic(STANDS_FOR);
             let told = energies.told((&key, &clock), pending()).await;
             assert!(told.is_err(), "the last one is too old");
         }

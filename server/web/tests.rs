@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -17,7 +16,7 @@ use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::{Origin, ResourceKind};
-use gpufleet_telemetry::time::{Clock, Timestamp};
+use gpufleet_telemetry::time::Timestamp;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -27,6 +26,7 @@ use crate::auth::{Access, AuthConfig, Role, TokenFile};
 use crate::config::Config;
 use crate::fleet::Fleet;
 use crate::fleet::live::Live;
+use crate::hand::Hand;
 use crate::incidents::Incidents;
 use crate::notify::fixture::settings;
 use crate::notify::settings::Kind;
@@ -84,21 +84,6 @@ const OPERATOR: &str = "a-token-that-may-operate";
 /// What every disk has left, bytes: the machine's own may be full.
 const ROOM: u64 = 100_000_000_000;
 
-/// A clock that stands so many seconds after the fixture's moment: moved by hand.
-#[derive(Default)]
-struct Hand(AtomicU64);
-
-impl Clock for Hand {
-    fn now(&self) -> Timestamp {
-        let passed = i64::try_from(self.monotonic().as_nanos());
-        fixture::NOW.shifted(passed.expect("a test is short"))
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::from_secs(self.0.load(Ordering::Relaxed))
-    }
-}
-
 /// The incident of [`Fixture::with_an_incident`], which is also the id in every address with one.
 const INCIDENT: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
 
@@ -145,7 +130,7 @@ async fn server_with(config: Config, lives: Vec<Live>, guarded: bool) -> Fixture
         ..AuthConfig::default()
     };
     let access = Access::load(&auth).unwrap();
-    let hand = Arc::new(Hand::default());
+    let hand = Arc::new(Hand::at(fixture::NOW));
     let app = App {
         fleet: Arc::new(fleet),
         lead: Arc::new(crate::lead::Lead::leading()),
@@ -189,7 +174,7 @@ fn signal() -> Signal {
 impl Fixture {
     /// Lets time pass.
     fn pass(&self, seconds: u64) {
-        self.hand.0.fetch_add(seconds, Ordering::Relaxed);
+        self.hand.pass(Duration::from_secs(seconds));
     }
 
     /// One open incident of a GPU, with a text that tries everything.

@@ -133,7 +133,7 @@ async fn after_a_start_agents_have_the_time_to_come_back_before_their_nodes_are_
     // The server is away for five minutes. Of what it knows it has then what the store has.
     world.ticks += 30;
     let now = NOW.shifted(world.ticks * 10 * NANOS_PER_SECOND);
-    world.hand.0.store(now.0, Ordering::Relaxed);
+    world.hand.put(now);
     world.restarts().await;
     for live in &mut world.lives {
         live.received = Timestamp::default();

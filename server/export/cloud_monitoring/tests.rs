@@ -10,13 +10,14 @@ use axum::http::StatusCode;
 use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use gpufleet_telemetry::minute::{Aggregate, Counter, MinuteRow};
-use gpufleet_telemetry::time::{Clock, Minute};
+use gpufleet_telemetry::time::Minute;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::auth::{Access, AuthConfig};
 use crate::config::Config;
 use crate::export::push::{Progress, RoundError};
+use crate::hand::Hand;
 use crate::store::model::{Commit, MinuteDelta};
 use crate::store::{Store, StoreConfig};
 
@@ -36,17 +37,7 @@ const MINUTES: i64 = 3;
 const ALL: usize = GPUS * (3 * MINUTES as usize - 1);
 
 /// Five minutes after [`FIRST`] began.
-struct Standing;
-
-impl Clock for Standing {
-    fn now(&self) -> Timestamp {
-        Minute(FIRST.0 + 5).start()
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::ZERO
-    }
-}
+const NOW: Timestamp = Minute(FIRST.0 + 5).start();
 
 /// What the target answers next to series (200 when nothing is said), and what it was sent.
 #[derive(Default)]
@@ -148,7 +139,7 @@ async fn bench() -> Bench {
     };
     let target = CloudMonitoring::new(&config.cloud_monitoring, "lease-1");
     let access = Access::load(&AuthConfig::default()).unwrap();
-    let app = App::new(config, store, access, Arc::new(Standing));
+    let app = App::new(config, store, access, Arc::new(Hand::at(NOW)));
     Bench {
         target: target.unwrap().unwrap().of(&app),
         app,

@@ -23,6 +23,7 @@ use crate::export::late::Watched;
 use crate::export::message::{STALE, read_for_tests};
 use crate::export::push::{FIRST_PAUSE, MAX_PAUSE, Progress, RoundError};
 use crate::fleet::live::LiveValue;
+use crate::hand::Hand;
 use crate::store::model::{Commit, KnownResource, MinuteDelta, ResourceKey};
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture;
@@ -36,17 +37,7 @@ const FIRST: Minute = Minute(29_833_334);
 const GPUS: usize = 1_200;
 
 /// Five minutes after [`FIRST`] began.
-struct Standing;
-
-impl Clock for Standing {
-    fn now(&self) -> Timestamp {
-        Minute(FIRST.0 + 5).start()
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::ZERO
-    }
-}
+const NOW: Timestamp = Minute(FIRST.0 + 5).start();
 
 /// A target: what it answers next (200 when nothing is said), and what it was sent.
 #[derive(Default)]
@@ -129,7 +120,7 @@ async fn bench() -> Bench {
         max_age_h: 1,
         ..RemoteWriteConfig::default()
     };
-    let clock: Arc<dyn Clock> = Arc::new(Standing);
+    let clock: Arc<dyn Clock> = Arc::new(Hand::at(NOW));
     let target = RemoteWrite::new(&config, &clock).unwrap().unwrap();
     let access = Access::load(&AuthConfig::default()).unwrap();
     let app = App::new(Config::for_tests(), store, access, clock);
@@ -267,7 +258,7 @@ async fn each_minute_is_pushed_once_in_messages_of_bounded_size_and_the_cursor_s
 #[tokio::test]
 async fn a_target_of_several_is_told_whose_the_samples_are_and_a_user_with_the_password() {
     let bench = bench().await;
-    let clock: Arc<dyn Clock> = Arc::new(Standing);
+    let clock: Arc<dyn Clock> = Arc::new(Hand::at(NOW));
     let config = RemoteWriteConfig {
         url: "http://127.0.0.1:1/api/v1/write".to_owned(),
         token_file: bench.folder.path().join("token"),
@@ -448,7 +439,7 @@ async fn minutes_that_are_too_old_are_skipped_and_counted() {
 
 #[test]
 fn a_configuration_that_cannot_be_meant_is_refused_by_name() {
-    let clock: Arc<dyn Clock> = Arc::new(Standing);
+    let clock: Arc<dyn Clock> = Arc::new(Hand::at(NOW));
     let refused = |change: fn(&mut RemoteWriteConfig), words: &[&str]| {
         let mut config = RemoteWriteConfig {
             url: "http://127.0.0.1:9/api/v1/write".to_owned(),

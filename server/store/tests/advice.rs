@@ -76,7 +76,7 @@ both! {
             bench.execute("DELETE FROM schema_version WHERE version = 14").await;
             bench.execute("ALTER TABLE ledger_hour DROP COLUMN version").await;
             let store = bench.another().await;
-            store.migrate(bench.token, &leases::Standing, leases::LENGTH).await.expect("the store answers");
+            store.migrate(bench.token, &leases::standing(), leases::LENGTH).await.expect("the store answers");
             let since = store.runs_kept_since().await.expect("the store answers");
             bench.execute("DELETE FROM horizon WHERE name = 'runs'").await;
             store.close().await;

@@ -4,7 +4,6 @@
 use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
 use gpufleet_analysis::owner::Payer;
 use gpufleet_telemetry::gpu_specs::Specs;
-use gpufleet_telemetry::time::Clock;
 
 use super::hours::{at, hour};
 use super::money::{node_of_eight, table, tables, terms};
@@ -12,6 +11,7 @@ use super::*;
 use crate::App;
 use crate::auth::Access;
 use crate::config::Config;
+use crate::hand::Hand;
 use crate::ledger::days;
 use crate::money::report::month_of;
 use crate::money::{Terms, daily, month};
@@ -65,19 +65,6 @@ impl Bench {
 
     async fn count(&self, from: &str) -> i64 {
         self.int(&format!("SELECT COUNT(*) FROM {from}")).await
-    }
-}
-
-/// A clock that stands.
-struct Still(Timestamp);
-
-impl Clock for Still {
-    fn now(&self) -> Timestamp {
-        self.0
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::ZERO
     }
 }
 
@@ -316,7 +303,7 @@ both! {
         let now = at(3 * HOUR_S);
         days::round(&bench.store, now).await.expect("the store answers");
         bench.execute("UPDATE ledger_day SET data = substr(data, 1, 9)").await;
-        let app = App::new(Config::for_tests(), bench.store.clone(), Access::default(), Arc::new(Still(now)));
+        let app = App::new(Config::for_tests(), bench.store.clone(), Access::default(), Arc::new(Hand::at(now)));
         let mut due = daily::Due::default();
         assert_eq!(app.money.untold(), None);
         assert_eq!(app.money.standings(), None);

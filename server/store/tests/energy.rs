@@ -1,7 +1,5 @@
 //! Energy from the counter in the minutes to the report, and days of before there was any.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use gpufleet_analysis::chargeback::Detail;
 use gpufleet_analysis::ledger::Energy;
 use gpufleet_telemetry::minute::Counter;
@@ -11,6 +9,7 @@ use gpufleet_telemetry::training::{JobId, RunId};
 use super::hours::{at, hour};
 use super::money::{node_of_eight, tables, terms};
 use super::*;
+use crate::hand::Hand;
 use crate::ledger::days;
 use crate::money::month;
 use crate::runs::energy::Energies;
@@ -106,20 +105,6 @@ both! {
     }
 }
 
-/// A clock that stands where it is put, seconds.
-#[derive(Default)]
-struct Hand(AtomicU64);
-
-impl Clock for Hand {
-    fn now(&self) -> Timestamp {
-        START.start()
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::from_secs(self.0.load(Ordering::Relaxed))
-    }
-}
-
 /// A run of two hours of one rank, which is on GPU-0.
 fn run_of_one() -> (RunKey, Run) {
     let key = RunKey {
@@ -151,7 +136,7 @@ both! {
     async fn what_a_run_drew_stands_for_some_minutes_and_a_ledger_that_cannot_be_read_is_a_reason(bench) {
         let (key, run) = run_of_one();
         let patient = Energies::waiting(Duration::from_secs(60));
-        let (energies, hand) = (patient, Arc::<Hand>::default());
+        let (energies, hand) = (patient, Arc::new(Hand::at(START.start())));
         let drawn = async || {
             let clock: Arc<dyn Clock> = hand.clone();
             let from = (&bench.store, &clock);
@@ -163,7 +148,7 @@ both! {
         bench.commit(&metered()).await;
         bench.compute(at(2 * HOUR_S + 90)).await;
         assert_eq!(drawn().await.map(|it| it.millijoules), Err(why), "it is kept, too");
-        hand.0.store(301, Ordering::Relaxed);
+        hand.put_monotonic(Duration::from_secs(301));
         assert!(drawn().await.is_err(), "the last one stands while the next is made");
         let told = loop {
             match drawn().await {
@@ -175,9 +160,9 @@ both! {
         assert_eq!(told.millijoules, 7_190 * 500_000);
         bench.execute("ALTER TABLE ledger_time RENAME TO ledger_gone").await;
         assert!(drawn().await.is_ok(), "it is kept");
-        hand.0.store(602, Ordering::Relaxed);
+        hand.put_monotonic(Duration::from_secs(602));
         assert!(drawn().await.is_ok(), "it stands while nobody can read it");
-        hand.0.store(301 + 900, Ordering::Relaxed);
+        hand.put_monotonic(Duration::from_secs(301 + 900));
         let why = drawn().await.expect_err("nobody can read it");
         assert!(why.contains("the ledger cannot be read"), "{why}");
         bench.execute("ALTER TABLE ledger_gone RENAME TO ledger_time").await;

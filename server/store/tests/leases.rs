@@ -1,10 +1,9 @@
 //! Servers of two clusters in one database: what one writes the other neither reads, nor computes,
 //! nor deletes, though all names are the same.
 
-use gpufleet_telemetry::time::Clock;
-
 use super::hours::at;
 use super::*;
+use crate::hand::Hand;
 use crate::ledger::{LedgerConfig, round};
 use crate::store::schema;
 
@@ -13,17 +12,9 @@ const HOUR_S: i64 = 3_600;
 /// How long a right to write is good here.
 pub(super) const LENGTH: Duration = Duration::from_secs(15);
 
-/// A clock that stands.
-pub(super) struct Standing;
-
-impl Clock for Standing {
-    fn now(&self) -> Timestamp {
-        START.start()
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::ZERO
-    }
+/// A clock that stands at [`START`].
+pub(super) fn standing() -> Hand {
+    Hand::at(START.start())
 }
 
 /// The right to write under a store's own lease.
@@ -155,7 +146,7 @@ both! {
         assert!(store.is_behind());
         let held = store.acquire_lease("new", START.start(), LENGTH).await;
         assert!(matches!(held, Err(LeaseError::Held { .. })), "{held:?}");
-        let stolen = store.migrate(FencingToken(5), &Standing, LENGTH).await;
+        let stolen = store.migrate(FencingToken(5), &standing(), LENGTH).await;
         assert!(matches!(stolen, Err(CommitError::Fenced { .. })), "{stolen:?}");
         // What the old server commits with: 0008 takes this key away.
         let by_old = "INSERT INTO subject (cluster, kind, resource_id, attributes, first_seen_ms)
@@ -167,7 +158,7 @@ both! {
         execute("UPDATE lease SET expires_ms = 0").await;
         let token = right(&store).await;
         execute("UPDATE lease SET expires_ms = 0").await;
-        store.migrate(token, &Standing, LENGTH).await.unwrap();
+        store.migrate(token, &standing(), LENGTH).await.unwrap();
         assert!(!store.is_behind());
         assert_eq!(store.resources(None, None).await.unwrap().len(), 1);
         let other = store.acquire_lease("other", START.start(), LENGTH).await;
@@ -184,7 +175,7 @@ both! {
         bench.execute("DELETE FROM schema_version WHERE version = 10").await;
         let store = bench.another().await;
         assert!(store.is_behind());
-        store.migrate(bench.token, &Standing, LENGTH).await.unwrap();
+        store.migrate(bench.token, &standing(), LENGTH).await.unwrap();
         assert_eq!(bench.int("SELECT COUNT(*) FROM incident").await, 0);
         store.close().await;
     }
@@ -221,7 +212,7 @@ both! {
         database.close().await;
 
         let store = Store::open(&config).await.unwrap();
-        store.migrate(right(&store).await, &Standing, LENGTH).await.unwrap();
+        store.migrate(right(&store).await, &standing(), LENGTH).await.unwrap();
         let found = store.resources(None, None).await.unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].first_seen.millis(), found[0].last_seen.millis()), (5, 7));

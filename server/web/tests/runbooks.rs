@@ -35,7 +35,7 @@ async fn a_server_that_does_not_lead_has_them_too() {
         Config::for_tests(),
         store.unwrap(),
         Access::default(),
-        Arc::new(Hand::default()),
+        Arc::new(Hand::at(fixture::NOW)),
     );
     let router = crate::web::router(starting);
     for (address, expected) in [

@@ -284,7 +284,7 @@ async fn a_request_whose_time_is_up_leaves_its_answer_to_the_next() {
     let server = server().await;
     let access = Access::load(&AuthConfig::default()).unwrap();
     let (config, store) = (Config::for_tests(), server.store.clone());
-    let app = App::new(config, store, access, Arc::new(Hand::default()));
+    let app = App::new(config, store, access, Arc::new(Hand::at(fixture::NOW)));
     let specs = Arc::new(Specs::with(&app.config.gpu.peaks).unwrap());
     let (todays, grant) = (Todays::default(), Grant::default());
     let seen_at = |seconds: i64| {
