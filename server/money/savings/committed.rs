@@ -1,7 +1,8 @@
 //! How many nodes are paid for whether they run or not: as many of a machine type in a region as somebody committed to.
 //!
-//! A commitment is of no node in particular, of those of the cluster that it names or of all of them, and never of one on
-//! Spot or of one that is simulated: as long as more run than are committed to, one that is given back saves its price.
+//! A commitment is of no node in particular, of those of the cluster that it names or of all of them, and only of live ones
+//! that are paid on demand, as the month books it: never of one on Spot, or of one that is priced by an own rate or its
+//! card. As long as more run than are committed to, one that is given back saves its price.
 
 use std::collections::HashMap;
 
@@ -26,7 +27,7 @@ struct Count {
 /// Nodes of a machine type in a region and a cluster.
 #[derive(Debug, Default)]
 struct OfCluster {
-    /// That are there, live and not on Spot.
+    /// That are there, live and paid on demand.
     nodes: usize,
     /// That are committed to in this one alone.
     committed: usize,
@@ -103,14 +104,14 @@ impl Committed {
         }
         for (cluster, machine_type, region, basis) in nodes {
             let count = counts.get_mut(&(machine_type, region));
-            if let Some(count) = count.filter(|_| basis != Basis::Spot) {
+            if let Some(count) = count.filter(|_| basis == Basis::OnDemand) {
                 count.of.entry(cluster).or_default().nodes += 1;
             }
         }
         Self(counts)
     }
 
-    /// How many nodes like this one are committed to; 0 where it is on Spot or not live.
+    /// How many nodes like this one are committed to; 0 where it is not paid on demand or not live.
     pub(super) fn nodes(&self, machine: &Machine<'_>, paid: (Origin, Basis)) -> Like {
         let like = self.like(machine, paid);
         like.map_or(Like::default(), |it| Like {
@@ -134,8 +135,8 @@ impl Committed {
 
     fn like(&self, machine: &Machine<'_>, paid: (Origin, Basis)) -> Option<&Count> {
         let key = (machine.machine_type.to_owned(), machine.region.to_owned());
-        let is_live = paid.0 == Origin::Live && paid.1 != Basis::Spot;
-        self.0.get(&key).filter(|_| is_live)
+        let is_coverable = paid == (Origin::Live, Basis::OnDemand);
+        self.0.get(&key).filter(|_| is_coverable)
     }
 }
 
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_commitment_covers_as_many_nodes_as_it_is_of_and_none_on_spot() {
+    fn a_commitment_covers_as_many_nodes_as_it_is_of_and_none_that_is_not_paid_on_demand() {
         let commitment = |nodes| Commitment {
             id: "c-1".to_owned(),
             machine_type: "a3".to_owned(),
@@ -169,6 +170,7 @@ mod tests {
             Basis::OnDemand,
             Basis::OnDemand,
             Basis::Spot,
+            Basis::Own,
         ]
         .map(on);
         let machine = Machine {
@@ -184,6 +186,7 @@ mod tests {
                 "{committed} at {at_ms}"
             );
             assert!(!found.covers(&machine, (Origin::Live, Basis::Spot)));
+            assert!(!found.covers(&machine, (Origin::Live, Basis::Own)));
             assert!(!found.covers(&machine, (Origin::Simulated, Basis::OnDemand)));
             let elsewhere = Machine {
                 region: "eu",
