@@ -18,11 +18,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::past::RangeAsked;
 use super::problem::{Asked, Place, Problem};
 use crate::auth::Grant;
-use crate::runs::attempts::Attempts;
 use crate::runs::{
     Judged, Rank, Run, RunKey, advice, cost, history, lookup, reliability, scaling, words,
 };
-use crate::store::StoreError;
 use crate::web::Web;
 use crate::words::text;
 
@@ -303,18 +301,13 @@ pub(super) async fn find(web: &Web, key: &RunKey) -> Result<Run, Problem> {
 async fn detail(web: &Web, (key, shared): (&RunKey, &Arc<Run>)) -> Result<RunDetail, Problem> {
     let (store, now) = (&web.app.store, web.app.clock.now());
     let run: &Run = shared;
-    let of_job = async {
-        let attempts = Attempts::of(store, key).await.map_err(Arc::new)?;
-        let (of, attempts) = ((key, shared), Arc::new(attempts));
-        let told = web.goodputs.get(&web.app, of, &attempts, now).await?;
-        Ok::<_, Arc<StoreError>>((attempts, told))
-    };
     let (of_job, scaling, drawn) = tokio::join!(
-        of_job.boxed(),
+        web.goodputs.of_job(&web.app, (key, shared), now).boxed(),
         scaling::of(store, (key, run)),
         Drawn::of(web, (key, run), now),
     );
-    let (attempts, goodput) = of_job.map_err(|error| Problem::store(&error))?;
+    let (attempts, added_up) = of_job.map_err(|error| Problem::store(&error))?;
+    let goodput = added_up.goodput;
     let scaling = scaling.map_err(|error| Problem::store(&error))?;
     let seconds = goodput.as_ref().ok().map(|it| {
         let of = |category: &Category| (category.name().to_owned(), it.of(*category) as f64 / 1e9);

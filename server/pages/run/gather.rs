@@ -67,14 +67,8 @@ pub(super) async fn past(
     let (app, store) = (&web.app, &web.app.store);
     let shared = (key, run);
     let run: &Run = run;
-    let of_job = async {
-        let attempts = Attempts::of(store, key).await.map_err(Arc::new)?;
-        let attempts = Arc::new(attempts);
-        let goodput = web.goodputs.added_up(app, shared, &attempts, now).await?;
-        Ok::<_, Arc<StoreError>>((attempts, goodput))
-    };
     let (of_job, map, scaling, loss, events, energy) = tokio::join!(
-        of_job.boxed(),
+        web.goodputs.of_job(app, shared, now).boxed(),
         web.maps.get(web, shared, (minutes, range)).boxed(),
         scaling::of(store, (key, run)),
         loss_of(store, (key, run), range),

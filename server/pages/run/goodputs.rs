@@ -54,21 +54,23 @@ impl Default for Goodputs {
 }
 
 impl Goodputs {
-    /// The partition of the time of a job up to this attempt, or why there is none.
+    /// The attempts of the job that a run is an attempt of, and the partition of its time up to this one.
     ///
     /// # Errors
-    /// As [`Self::added_up`].
-    pub async fn get(
+    /// When the database refuses.
+    pub async fn of_job(
         &self,
         app: &App,
         of: (&RunKey, &Arc<Run>),
-        attempts: &Arc<Attempts>,
         now: Timestamp,
-    ) -> Result<Result<Goodput, &'static str>, Arc<StoreError>> {
-        Ok(self.added_up(app, of, attempts, now).await?.goodput)
+    ) -> Result<(Arc<Attempts>, AddedUp), Arc<StoreError>> {
+        let attempts = Attempts::of(&app.store, of.0).await.map_err(Arc::new)?;
+        let attempts = Arc::new(attempts);
+        let goodput = self.added_up(app, of, &attempts, now).await?;
+        Ok((attempts, goodput))
     }
 
-    /// The same with until when it goes.
+    /// The partition of the time of a job up to this attempt, of these attempts.
     ///
     /// # Errors
     /// When the database refuses, and none stands.
