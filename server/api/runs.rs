@@ -316,7 +316,8 @@ async fn detail(web: &Web, (key, shared): (&RunKey, &Arc<Run>)) -> Result<RunDet
     let own = cost::Attempt::of(&web.app, (key, run), now);
     let cost = cost::of(&attempts, key, own);
     let broke_off = reliability::of(&attempts);
-    let profile = advice::of(&web.app, &web.specs, (key, run), Some(&broke_off), now);
+    let looked_up = (&cost, Some(&broke_off));
+    let profile = advice::of(&web.app.fleet, &web.specs, (key, run), looked_up, now);
     let (open, currency) = (web.app.incidents.of_run(key), web.app.currency());
     let judged = run.who_waits();
     Ok(RunDetail {

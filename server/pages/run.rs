@@ -244,8 +244,8 @@ fn page(
             .collect()
     };
     let listed = ranks::ranks(run, frame.at, (&key.cluster, view));
-    let broke_off = past.reliability.as_ref();
-    let told = advice::of(&web.app, &web.specs, (key, run), broke_off, frame.at);
+    let looked_up = (&past.cost, past.reliability.as_ref());
+    let told = advice::of(&web.app.fleet, &web.specs, (key, run), looked_up, frame.at);
     let advised = told.map(|it| advice::advisory(&it, run, web.app.currency()));
     let figures = parts::figures(web, (key, run), &past, frame.at);
     let loss = loss::series(&past.loss, loss::minutes(&(start..end)));

@@ -24,8 +24,8 @@ use gpufleet_telemetry::identity::{ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::{Mesh, Phase, Place};
 
-use super::{Rank, Run, RunKey, State, cost, words};
-use crate::App;
+use super::cost::Cost;
+use super::{Rank, Run, RunKey, State, words};
 use crate::fleet::{Fleet, Live};
 use crate::store::model::ResourceKey;
 
@@ -60,10 +60,10 @@ struct Times {
 /// # Errors
 /// Why nothing is advised of it, in words that end a sentence.
 pub fn of(
-    app: &App,
+    fleet: &Fleet,
     specs: &Specs,
     (key, run): (&RunKey, &Run),
-    broke_off: Option<&Reliability>,
+    (cost, broke_off): (&Cost, Option<&Reliability>),
     now: Timestamp,
 ) -> Result<Profile, &'static str> {
     match run.state(now) {
@@ -72,9 +72,9 @@ pub fn of(
         State::Running if run.stands_since(now).is_some() => return Err(words::STANDS),
         State::Running => {}
     }
-    let hour = cost::price(app, (key, run)).ok();
-    let second = hour.map(|it| it / 3_600);
-    let profile = profile(key, run, &app.fleet, second, specs).ok_or(NO_PACE)?;
+    let hour = cost.nano_usd_per_gpu_hour.as_ref();
+    let second = hour.ok().map(|it| it / 3_600);
+    let profile = profile(key, run, fleet, second, specs).ok_or(NO_PACE)?;
     Ok(with_failures(profile, broke_off))
 }
 
