@@ -43,9 +43,6 @@ pub use pace::Slowdown;
 /// How often runs are judged: as often as agents send.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// So long the runs before a run may take to read: it is over before the next round.
-const COMPARES_WITHIN: Duration = Duration::from_secs(5);
-
 /// For how long after its end a run is judged again, nanoseconds.
 const AGAIN_FOR: i64 = AFTER_NS;
 
@@ -200,15 +197,7 @@ impl Watch {
             return;
         };
         let slower = before::slower(store, (key, &run), by.slower.change);
-        match tokio::time::timeout(COMPARES_WITHIN, slower).await {
-            Ok(Ok(found)) => watched.before = found,
-            Err(_) => {
-                tracing::warn!(run = %key.run, "reading the runs before a run takes too long: it is not compared with them");
-            }
-            Ok(Err(error)) => {
-                tracing::error!(%error, "the runs before a run cannot be read: it is not compared with them");
-            }
-        }
+        watched.before = before::in_time(slower, key, watched.before).await;
     }
 
     /// Judges every run that goes on. Hands out those that have ended and of which it is still to be said why,

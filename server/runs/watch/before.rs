@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpufleet_analysis::incident::Evidence;
 use gpufleet_analysis::regression::between::{self, Pace, Verdict};
@@ -37,6 +38,9 @@ const SPEAKERS: u32 = 64;
 
 /// How far back from the end of a run its steps are read, nanoseconds.
 const READ_BACK: i64 = 3_600 * NANOS_PER_SECOND;
+
+/// So long the runs before a run may take to read: it is over before the next round.
+const WITHIN: Duration = Duration::from_secs(5);
 
 /// What hooks find by themselves only of late: that one of two runs does not say it is nothing that its user changed.
 const FOUND_OF_LATE: [&str; 4] = [
@@ -113,6 +117,25 @@ pub(super) async fn slower(
     Ok(judged(&before, &own, least_change))
 }
 
+/// What was read of a run; where that fails or takes too long, what was known of it last.
+pub(super) async fn in_time(
+    reading: impl Future<Output = Result<Option<SlowerThanBefore>, StoreError>>,
+    key: &RunKey,
+    last: Option<SlowerThanBefore>,
+) -> Option<SlowerThanBefore> {
+    match tokio::time::timeout(WITHIN, reading).await {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the runs before a run cannot be read: it is not compared with them");
+            last
+        }
+        Err(_) => {
+            tracing::warn!(run = %key.run, "reading the runs before a run takes too long: it is not compared with them");
+            last
+        }
+    }
+}
+
 /// Whether a run is one that this is to be held against.
 fn is_like(before: &KnownRun, (key, run): (&RunKey, &Run)) -> bool {
     let (facts, own) = (&before.facts, &run.facts);
@@ -174,13 +197,13 @@ async fn pace(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::future::{pending, ready};
 
     use gpufleet_telemetry::catalog::training;
     use gpufleet_telemetry::steps::StepTimes;
     use gpufleet_telemetry::training::{JobId, RunId};
 
-    use super::super::{Slower, Watch, Watched};
+    use super::super::{EVERY, Slower, Watch, Watched};
     use super::*;
     use crate::runs::{RankFacts, RunFacts, Runs, StepDelta};
     use crate::store::StoreConfig;
@@ -292,6 +315,27 @@ mod tests {
                 samples: 0,
                 times: times.collect(),
             }],
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_read_before_the_next_round_leaves_what_was_known() {
+        let slower = |runs| SlowerThanBefore {
+            runs,
+            step_ns: 110e6,
+            usual_ns: 100e6,
+            since: at(0, 0),
+        };
+        let last = Some(slower(3));
+        let hangs = tokio::time::timeout(EVERY, in_time(pending(), &key(1), last));
+        assert_eq!(hangs.await.expect("it is given up before"), last);
+        let gone = StoreError::Corrupt {
+            what: "a run".to_owned(),
+            why: "cut".to_owned(),
+        };
+        assert_eq!(in_time(ready(Err(gone)), &key(1), last).await, last);
+        for found in [Some(slower(4)), None] {
+            assert_eq!(in_time(ready(Ok(found)), &key(1), last).await, found);
         }
     }
 
