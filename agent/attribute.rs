@@ -66,6 +66,8 @@ mod metadata;
 
 mod standing;
 
+mod task;
+
 mod answers;
 
 mod by_process;

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use super::AttributeConfig;
 use super::slurm::say;
 use super::standing::{Source, Standing};
+use super::task::Task;
 
 /// How often it is asked, and up to a fifth later, so that a fleet does not ask at once.
 const EVERY: Duration = Duration::from_secs(30);
@@ -65,7 +66,7 @@ pub(super) struct Given {
 #[derive(Debug)]
 pub(super) struct Allocations {
     shared: Arc<Shared>,
-    task: tokio::task::AbortHandle,
+    _task: Task,
 }
 
 #[derive(Debug)]
@@ -154,10 +155,9 @@ impl Allocations {
             state: Mutex::default(),
             wake: Notify::new(),
         });
-        let task = tokio::spawn(Arc::clone(&shared).keep());
         Self {
+            _task: Task::start(Arc::clone(&shared).keep()),
             shared,
-            task: task.abort_handle(),
         }
     }
 
@@ -169,12 +169,6 @@ impl Allocations {
     /// Says whether it is of use, and of which jobs there are processes: when these change it is asked early.
     pub(super) fn want(&self, is_wanted: bool, jobs: BTreeSet<u64>) {
         self.shared.want(is_wanted, jobs);
-    }
-}
-
-impl Drop for Allocations {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

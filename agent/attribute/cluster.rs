@@ -24,6 +24,7 @@ use super::labels::{self, Facts, Labels, Owner};
 use super::node::{self, Node};
 use super::pods::{Pod, Pods, Waiting};
 use super::standing::{Source, Standing};
+use super::task::Task;
 
 /// Most namespaces: one for each pod that can hold a GPU.
 const MAX_NAMESPACES: usize = 256;
@@ -48,7 +49,7 @@ pub(super) struct Snapshot {
 #[derive(Debug)]
 pub(super) struct Cluster {
     shared: Arc<Shared>,
-    tasks: [tokio::task::AbortHandle; 2],
+    _tasks: [Task; 2],
 }
 
 #[derive(Debug)]
@@ -124,14 +125,14 @@ impl Cluster {
             pods_wanted: Notify::new(),
         });
         let of_pods = Arc::clone(&shared);
-        let of_pods = tokio::spawn(async move {
+        let of_pods = Task::start(async move {
             of_pods.pods_wanted.notified().await;
             follow::follow(&*of_pods).await;
         });
-        let of_rest = tokio::spawn(Arc::clone(&shared).keep_the_rest());
+        let of_rest = Task::start(Arc::clone(&shared).keep_the_rest());
         let cluster = Self {
             shared,
-            tasks: [of_pods.abort_handle(), of_rest.abort_handle()],
+            _tasks: [of_pods, of_rest],
         };
         if !config.kubelet_socket.as_os_str().is_empty() {
             cluster.watch_pods();
@@ -152,12 +153,6 @@ impl Cluster {
     /// Says of which namespaces something holds a GPU.
     pub(super) fn want(&self, namespaces: BTreeSet<String>) {
         self.shared.lock().wanted = namespaces;
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(tokio::task::AbortHandle::abort);
     }
 }
 

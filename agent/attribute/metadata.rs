@@ -29,6 +29,7 @@ use tokio::sync::Notify;
 
 use super::labels::Facts;
 use super::node::add;
+use super::task::Task;
 use crate::read::Turn;
 
 /// Where it is on every such machine.
@@ -85,7 +86,7 @@ pub(super) struct Metadata {
     facts: Arc<Mutex<Arc<Facts>>>,
     /// Whether the provider takes the machine back and nobody was told yet.
     noticed: Arc<AtomicBool>,
-    tasks: [tokio::task::AbortHandle; 2],
+    _tasks: [Task; 2],
 }
 
 impl Metadata {
@@ -100,13 +101,13 @@ impl Metadata {
         let (noticed, is_spot) = (Arc::<AtomicBool>::default(), Arc::new(Notify::new()));
         let of_watch = (address.clone(), Arc::clone(&is_spot), Arc::clone(&noticed));
         let of_task = Arc::clone(&facts);
-        let kept = tokio::spawn(async move { keep(&address, &of_task, &is_spot).await });
+        let kept = Task::start(async move { keep(&address, &of_task, &is_spot).await });
         let watched =
-            tokio::spawn(async move { watch(&of_watch.0, &of_watch.1, &of_watch.2).await });
+            Task::start(async move { watch(&of_watch.0, &of_watch.1, &of_watch.2).await });
         Some(Self {
             facts,
             noticed,
-            tasks: [kept.abort_handle(), watched.abort_handle()],
+            _tasks: [kept, watched],
         })
     }
 
@@ -127,12 +128,6 @@ impl Metadata {
             message: "the provider takes this Spot machine back within 30 s".to_owned(),
             attributes: BTreeMap::new(),
         })
-    }
-}
-
-impl Drop for Metadata {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(tokio::task::AbortHandle::abort);
     }
 }
 
@@ -443,11 +438,11 @@ mod tests {
         );
         let noticed = Arc::<AtomicBool>::default();
         watch(&goes.await, &is_spot, &noticed).await;
-        let task = || tokio::spawn(async {}).abort_handle();
+        let task = || Task::start(async {});
         let metadata = Metadata {
             facts: Arc::default(),
             noticed,
-            tasks: [task(), task()],
+            _tasks: [task(), task()],
         };
         let turn = Turn {
             at: Timestamp::from_seconds(1_790_000_000),

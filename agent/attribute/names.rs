@@ -17,6 +17,8 @@ use tokio::process::Command;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::task::Task;
+
 /// Most users that are known at once: 16 on each of 16 GPUs.
 const MAX_USERS: usize = 256;
 
@@ -33,7 +35,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Names {
     shared: Arc<Shared>,
-    task: tokio::task::AbortHandle,
+    _task: Task,
 }
 
 #[derive(Debug)]
@@ -64,10 +66,9 @@ impl Names {
             state: Mutex::default(),
             wake: Notify::new(),
         });
-        let task = tokio::spawn(Arc::clone(&shared).keep());
         Self {
+            _task: Task::start(Arc::clone(&shared).keep()),
             shared,
-            task: task.abort_handle(),
         }
     }
 
@@ -80,12 +81,6 @@ impl Names {
     pub(super) fn want(&self, users: BTreeSet<u32>) {
         self.shared.lock().wanted = users;
         self.shared.wake.notify_one();
-    }
-}
-
-impl Drop for Names {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use super::labels::Facts;
 use super::standing::{Source, Standing};
+use super::task::Task;
 
 /// Most jobs that are known at once: one for each share of 16 GPUs.
 const MAX_JOBS: usize = 128;
@@ -71,7 +72,7 @@ struct Job {
 #[derive(Debug)]
 pub(super) struct Slurm {
     shared: Arc<Shared>,
-    task: tokio::task::AbortHandle,
+    _task: Task,
 }
 
 #[derive(Debug)]
@@ -107,10 +108,9 @@ impl Slurm {
             state: Mutex::default(),
             wake: Notify::new(),
         });
-        let task = tokio::spawn(Arc::clone(&shared).keep());
         Self {
+            _task: Task::start(Arc::clone(&shared).keep()),
             shared,
-            task: task.abort_handle(),
         }
     }
 
@@ -124,12 +124,6 @@ impl Slurm {
     pub(super) fn want(&self, jobs: BTreeSet<u64>) {
         self.shared.lock().wanted = jobs;
         self.shared.wake.notify_one();
-    }
-}
-
-impl Drop for Slurm {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
