@@ -113,17 +113,29 @@ fn table(jobs: &[Value]) -> Table {
     let mut table = Table::new(&[
         "CLUSTER",
         "JOB",
+        "TEAM",
         "STATE",
+        ">GPUS",
+        ">MFU",
+        ">AN HOUR",
+        ">SO FAR",
         ">ATTEMPT",
         ">RANKS",
         "BEGAN (UTC)",
         "HOW IT STANDS",
     ]);
     for job in jobs {
+        let money =
+            |it: &Value| words::in_short(it, |value| words::amount(value, words::currency(job)));
         table.row(vec![
             words::text(&job["cluster"]) + &words::origin(&job["origin"]),
             words::text(&job["job"]),
+            words::text(&job["owner"]),
             words::text(&job["state"]),
+            words::text(&job["gpus"]),
+            words::in_short(&job["mfu_ratio"], |it| format!("{:.1} %", it * 100.0)),
+            money(&job["usd_per_hour"]),
+            money(&job["cost_of_attempt_usd"]),
             words::text(&job["attempt"]),
             words::text(&job["world"]),
             words::moment(&job["started"]),
@@ -302,6 +314,29 @@ fn ranks(run: &Value) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_has_whose_a_job_is_how_well_it_uses_its_gpus_and_what_they_cost() {
+        let figure = |value: f64| json!({"value": value, "missing": null});
+        let why = "not said: the run gives no FLOPs";
+        let jobs = [
+            json!({"cluster": "prod", "job": "team/llama/u1", "owner": "science", "gpus": 8,
+                "mfu_ratio": figure(0.4321), "currency": "EUR", "usd_per_hour": figure(80.0),
+                "cost_of_attempt_usd": figure(1_234.5)}),
+            json!({"cluster": "prod", "job": "team/mute/u2", "owner": null, "gpus": null,
+                "mfu_ratio": {"value": null, "missing": why}}),
+        ];
+        let text = table(&jobs).text("no job");
+        let lines: Vec<String> = text
+            .lines()
+            .map(|it| it.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        let dear = "prod team/llama/u1 science – 8 43.2 % 80.00 EUR 1 234.50 EUR";
+        assert!(lines[1].starts_with(dear), "{text}");
+        // A server of before says nothing of money.
+        let mute = "prod team/mute/u2 – – – not said – –";
+        assert!(lines[2].starts_with(mute), "{text}");
+    }
 
     #[test]
     fn a_job_with_a_deadline_says_how_late_it_will_be() {

@@ -57,6 +57,15 @@ fn said(value: &Value, in_words: impl FnOnce(f64) -> String) -> String {
     }
 }
 
+/// The same in a table, where of a reason what stands before its colon is enough: `not known`.
+pub(crate) fn in_short(value: &Value, in_words: impl FnOnce(f64) -> String) -> String {
+    let told = said(value, in_words);
+    match number(value) {
+        Some(_) => told,
+        None => told.split(':').next().unwrap_or_default().to_owned(),
+    }
+}
+
 /// A share, `0.4321` as `43 %`.
 pub(crate) fn percent(value: &Value) -> String {
     said(value, |share| format!("{:.0} %", share * 100.0))
@@ -199,6 +208,15 @@ mod tests {
             moment(&json!("2026-11-21T18:06:20.5Z")),
             "2026-11-21 18:06:20"
         );
+    }
+
+    #[test]
+    fn in_a_table_a_reason_is_as_long_as_its_kind() {
+        let share = |value: &Value| in_short(value, |it| format!("{:.0} %", it * 100.0));
+        let why = "not said: the run gives no FLOPs";
+        assert_eq!(share(&json!({"value": null, "missing": why})), "not said");
+        assert_eq!(share(&json!({"value": 0.4, "missing": null})), "40 %");
+        assert_eq!(share(&Value::Null), NOTHING);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::doctor::Doctors;
 use crate::find::Names;
 use crate::refusals::{self, Door};
 use crate::runs::energy::Energies;
+use crate::runs::worth::KeptWorths;
 use crate::today::Todays;
 use crate::view::Views;
 use crate::{App, api, metrics, pages};
@@ -88,6 +89,8 @@ pub struct Web {
     pub names: Names,
     /// What runs drew, as it was last added up.
     pub energies: Energies,
+    /// Whose runs are, how well they use their GPUs and what they cost, as it was last looked at.
+    pub worths: KeptWorths,
     /// The newest answers to what there is today.
     pub todays: Todays,
     /// The newest answers to what keeps this server from telling the truth.
@@ -133,6 +136,7 @@ pub fn shared(app: App) -> Arc<Web> {
         months: pages::cost::Months::default(),
         names: Names::default(),
         energies: Energies::default(),
+        worths: KeptWorths::default(),
         todays: Todays::default(),
         doctors: Doctors::default(),
         streams: Arc::default(),

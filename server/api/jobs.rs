@@ -11,15 +11,21 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::paging::{self, Page, Paging};
 use super::problem::{Asked, Place, Problem};
-use super::runs::{RunKnown, key, known, unknown};
+use super::runs::{Figure, RunKnown, key, known, unknown};
 use crate::App;
 use crate::auth::Grant;
 use crate::health::StoreSeen;
+use crate::runs::worth::{Worth, Worths};
 use crate::runs::{KnownRun, Run, RunKey, lookup};
 use crate::store::RunFilter;
 use crate::web::Web;
+use crate::words::text;
 
 const RUNNING: &str = "running";
+
+/// Why a list has no figures of a run that is not in memory, or was not when they were made.
+const NOT_LISTED: &str =
+    "on its page: it is over for long, or has just begun; its run in the API has it too";
 
 /// How a job may stand.
 pub(crate) const STATES: [&str; 3] = [RUNNING, "silent", "ended"];
@@ -44,6 +50,30 @@ pub struct JobsAsked {
     pub limit: Option<usize>,
     /// The `next` of the answer before; without it the first page.
     pub after: Option<String>,
+}
+
+/// A job by its last attempt.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct JobKnown {
+    /// How that attempt stands.
+    #[serde(flatten)]
+    pub run: RunKnown,
+    /// Who pays for it: a team, or `unowned` where no rule names one. None where nobody can say.
+    pub owner: Option<String>,
+    /// How many GPUs it computes on; of one that is over for long one for each rank. None where that is not known.
+    pub gpus: Option<usize>,
+    /// Model FLOPs utilisation, 0 to 1, of the dense peak of the type used.
+    pub mfu_ratio: Figure,
+    /// What its money is in, as ISO 4217 has it: `cost.currency`. Nothing is converted, also where a name says USD.
+    #[schema(example = "USD")]
+    pub currency: String,
+    /// What its GPUs cost an hour now, in `currency`.
+    pub usd_per_hour: Figure,
+    /// What this attempt has cost, in `currency`; `cost_so_far_usd` of its run has those before it too.
+    pub cost_of_attempt_usd: Figure,
+    /// Of which moment owner, GPUs, MFU and costs are.
+    #[schema(format = DateTime)]
+    pub figures_at: String,
 }
 
 /// A job with its attempts, the last first.
@@ -71,12 +101,12 @@ pub(crate) struct Choice {
 
 /// Jobs, each by its last attempt, the last started first.
 #[utoipa::path(get, path = "/api/v1/jobs", tag = "Training", params(JobsAsked),
-    responses((status = 200, body = Page<RunKnown>)))]
+    responses((status = 200, body = Page<JobKnown>)))]
 pub async fn jobs(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,
     Asked(asked): Asked<JobsAsked>,
-) -> Result<Json<Page<RunKnown>>, Problem> {
+) -> Result<Json<Page<JobKnown>>, Problem> {
     let paging = Paging {
         limit: asked.limit,
         after: asked.after.clone(),
@@ -89,10 +119,11 @@ pub async fn jobs(
     } = choice(&web.app, &grant, &asked)?;
     let found = web.app.store.runs(&filter, after, limit).await;
     let (found, next) = found.map_err(|error| Problem::store(&error))?;
-    let items = found.into_iter().map(|it| as_it_is(&web, it));
+    let worths = web.worths.get(&web.app, &web.specs, &grant).await;
+    let items = found.into_iter().map(|it| job_known(&web, &worths, it));
     Ok(Json(Page {
         items: items
-            .filter(|it| state.is_none_or(|state| it.state == state))
+            .filter(|it| state.is_none_or(|state| it.run.state == state))
             .collect(),
         next: next.map(cursor),
     }))
@@ -198,4 +229,29 @@ fn as_it_is(web: &Web, stored: KnownRun) -> RunKnown {
     let open = web.app.incidents.of_run(&stored.key);
     let known = |key: &RunKey, run: &Run| known(key, run, &open, now, web.app.currency());
     lookup::as_it_is(&web.app, stored, known)
+}
+
+/// A job by an attempt of it, with what it is worth.
+fn job_known(web: &Web, worths: &Worths, stored: KnownRun) -> JobKnown {
+    let worth = worths.of(&stored.key);
+    let payer = worths.payer(&stored.key, &stored.facts);
+    let gpus = worths.gpus(&stored.key, &stored.facts);
+    let figure = |of: fn(&Worth) -> Result<f64, String>| {
+        Figure::of(worth.map_or_else(|| Err(NOT_LISTED.to_owned()), of))
+    };
+    JobKnown {
+        owner: payer.map(|it| it.name().to_owned()),
+        gpus,
+        mfu_ratio: figure(|it| it.mfu.as_ref().map(|it| it.ratio).map_err(Clone::clone)),
+        currency: web.app.currency().to_owned(),
+        usd_per_hour: figure(|it| it.nano_usd_per_hour.clone().map(usd)),
+        cost_of_attempt_usd: figure(|it| it.attempt_nano_usd.clone().map(usd)),
+        figures_at: text::rfc3339(worths.at),
+        run: as_it_is(web, stored),
+    }
+}
+
+/// Nano-units as units.
+fn usd(nano: i64) -> f64 {
+    nano as f64 / 1e9
 }

@@ -1,4 +1,5 @@
-//! Whose an incident is: who pays for the run, the GPU or the job that it is about, by the owner rules.
+//! Whose an incident is: who pays for the run, the GPU or the job that it is about, by the owner rules. And whose a run
+//! is, also one that is over.
 
 use gpufleet_analysis::incident::Place;
 use gpufleet_analysis::ledger::State;
@@ -7,8 +8,9 @@ use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::RunId;
 
+use super::now::MoneySnapshot;
 use crate::fleet::{Fleet, Live};
-use crate::runs::RunKey;
+use crate::runs::{Run, RunKey, State as RunState};
 use crate::store::model::ResourceKey;
 use crate::view::judge::judge;
 
@@ -71,4 +73,49 @@ fn of_live(
         Payer::Team(team) => Some(team),
         Payer::Unowned | Payer::Nobody => None,
     }
+}
+
+/// Who pays for a run: who pays for the first of its GPUs that is known to be held, of one that does not run for one that
+/// its job still holds; else what a rule knows of its namespace. None where nobody can say.
+pub fn of_run(
+    found: &MoneySnapshot,
+    owners: &Owners,
+    (key, run): (&RunKey, &Run),
+    now: Timestamp,
+) -> Option<Payer> {
+    let (gpus, state) = (run.gpus().into_iter(), run.state(now));
+    let held = match state {
+        RunState::Running => {
+            let mut payers = gpus.filter_map(|it| Some(&found.gpu(&key.cluster, it)?.payer));
+            payers.find(|it| **it != Payer::Nobody).cloned()
+        }
+        RunState::Silent { .. } | RunState::Ended { .. } => still_holding(found, key, gpus),
+    };
+    held.or_else(|| by_name(owners, key, state.until(now)))
+}
+
+/// Who pays for the first of these GPUs that is still told to be held by the job of a run; others may have them by now.
+pub fn still_holding<'a>(
+    found: &MoneySnapshot,
+    key: &RunKey,
+    gpus: impl IntoIterator<Item = &'a str>,
+) -> Option<Payer> {
+    let job = &key.run.job.name;
+    let known = gpus.into_iter();
+    let mut known = known.filter_map(|it| found.gpu(&key.cluster, it));
+    let still = known.find(|it| Holder::told_by(&it.resource).is_some_and(|it| it.is_called(job)));
+    still.map(|it| it.payer.clone())
+}
+
+/// Who pays for a run at a moment by its job's namespace alone; none where no rule knows it.
+pub fn by_name(owners: &Owners, key: &RunKey, at: Timestamp) -> Option<Payer> {
+    let job = &key.run.job;
+    let holder = Holder {
+        name: job.name.clone(),
+        namespace: job.namespace.clone(),
+        job: job.name.clone(),
+        ..Holder::default()
+    };
+    let payer = owners.payer(&holder, at.millis());
+    (payer != Payer::Unowned).then_some(payer)
 }

@@ -1,5 +1,5 @@
-//! Training jobs: each by its last attempt, how it stands in one sentence. A form that needs no scripts asks for some of
-//! them, as the API does.
+//! Training jobs: each by its last attempt, how it stands in one sentence, whose it is, how well it uses how many GPUs and
+//! what that costs. A form that needs no scripts asks for some of them, as the API does.
 //!
 //! Limits: [`SHOWN`] jobs of one reading, [`READS`] readings of a page.
 
@@ -16,6 +16,7 @@ use super::asked::{Query, given};
 use super::frame::{self, Frame};
 use super::problem;
 use crate::api::jobs::{self as known, Choice, JobsAsked, STATES};
+use crate::runs::worth::{Worth, Worths};
 use crate::runs::{KnownRun, Run, RunKey, State as RunState, lookup, words as sentences};
 use crate::store::StoreError;
 use crate::web::Web;
@@ -42,6 +43,8 @@ struct JobsPage {
     /// Where a page of earlier ones leads back to.
     newest: Option<String>,
     older: Option<String>,
+    /// Of which moment the figures are.
+    figures_at: String,
     failed: bool,
 }
 
@@ -57,8 +60,20 @@ struct Job {
     state: &'static str,
     is_bad: bool,
     sentence: Said,
+    /// None where nobody can say whose it is.
+    owner: Option<Name>,
+    gpus: String,
     ranks: String,
+    /// None of one whose page alone has them.
+    figures: Option<Figures>,
     started: String,
+}
+
+/// How well a job uses its GPUs, and what they cost; each or why it is not known.
+struct Figures {
+    mfu: Result<String, String>,
+    /// What they cost an hour, where it runs, and what this attempt has cost so far.
+    costs: Vec<Result<String, String>>,
 }
 
 /// `GET /jobs`.
@@ -81,7 +96,8 @@ pub async fn show(
             return problem::refused(frame, refused.status(), title, why, "/jobs");
         }
     };
-    let found = read(&web, &choice, frame.at).await;
+    let worths = web.worths.get(&web.app, &web.specs, &frame.grant).await;
+    let found = read(&web, (&choice, &worths), frame.at).await;
     let failed = found.is_err();
     let (jobs, next) = found.unwrap_or_else(|error| {
         tracing::error!(%error, "the jobs cannot be read");
@@ -92,6 +108,7 @@ pub async fn show(
         nothing: (!is_of_all).then(|| nothing(&asked, next.is_none())),
         newest: asked.after.is_some().then(|| link(&asked, None)),
         older: next.map(|it| link(&asked, Some(&known::cursor(it)))),
+        figures_at: text::moment(worths.at),
         states: STATES.map(|it| (it, choice.state == Some(it))).to_vec(),
         name: asked.name.unwrap_or_default(),
         cluster: asked.cluster.unwrap_or_default(),
@@ -105,7 +122,7 @@ pub async fn show(
 /// The jobs that are asked for, and where those begin that nobody looked at.
 async fn read(
     web: &Web,
-    choice: &Choice,
+    (choice, worths): (&Choice, &Worths),
     at: Timestamp,
 ) -> Result<(Vec<Job>, Option<(i64, i64)>), StoreError> {
     let (mut jobs, mut after) = (Vec::new(), choice.after);
@@ -113,7 +130,8 @@ async fn read(
         let (found, next) = web.app.store.runs(&choice.filter, after, SHOWN).await?;
         let rows = found.into_iter().map(|stored: KnownRun| {
             let open = web.app.incidents.of_run(&stored.key);
-            let job = |key: &RunKey, run: &Run| job(key, run, &open, at, web.app.currency());
+            let currency = web.app.currency();
+            let job = |key: &RunKey, run: &Run| job((key, run), &open, worths, at, currency);
             lookup::as_it_is(&web.app, stored, job)
         });
         jobs.extend(rows.filter(|it| choice.state.is_none_or(|state| it.state == state)));
@@ -162,11 +180,19 @@ fn nothing(asked: &JobsAsked, is_all: bool) -> String {
     words
 }
 
-fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp, currency: &str) -> Job {
+fn job(
+    (key, run): (&RunKey, &Run),
+    open: &[Incident],
+    worths: &Worths,
+    at: Timestamp,
+    currency: &str,
+) -> Job {
     let facts = &run.facts;
     let state = run.state(at);
     let ending = facts.ending.as_ref();
     let known = run.ranks.len();
+    let payer = worths.payer(key, facts);
+    let gpus = worths.gpus(key, facts);
     Job {
         address: address::run(key),
         name: Name::new(&key.run.job.name),
@@ -182,6 +208,9 @@ fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp, currency: &str
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
         sentence: sentences::said(run, open, at, currency).shown(sentences::LISTED_CHARACTERS),
+        owner: payer.map(|it| Name::new(it.name())),
+        gpus: gpus.map_or_else(|| "not known".to_owned(), |it| text::grouped(it as f64)),
+        figures: worths.of(key).map(|it| figures(it, state, currency)),
         ranks: match (known, facts.world) {
             (0, 0) => "not known".to_owned(),
             (0, world) => text::grouped(f64::from(world)),
@@ -192,4 +221,33 @@ fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp, currency: &str
             .started
             .map_or_else(|| "not told".to_owned(), text::moment),
     }
+}
+
+/// The figures of a run that stands so.
+fn figures(worth: &Worth, state: RunState, currency: &str) -> Figures {
+    let mfu = worth.mfu.as_ref().map(|it| {
+        let questioned = match it.is_questioned {
+            true => ", too good to be taken without a question",
+            false => "",
+        };
+        format!("{:.1} %{questioned}", it.ratio * 100.0)
+    });
+    let money = |nano: &Result<i64, String>, over: &str| {
+        let told = nano.as_ref().map(|it| text::money(currency, *it));
+        told.map(|it| format!("{it} {over}")).map_err(|it| why(it))
+    };
+    let hour = (state == RunState::Running).then(|| money(&worth.nano_usd_per_hour, "an hour"));
+    let so_far = money(&worth.attempt_nano_usd, "so far");
+    let mut costs: Vec<_> = hour.into_iter().chain([so_far]).collect();
+    // Without a price both lack the same.
+    costs.dedup();
+    Figures {
+        mfu: mfu.map_err(|it| why(it)),
+        costs,
+    }
+}
+
+/// Why there is no figure: names of others may be in it.
+fn why(raw: &str) -> String {
+    text::harmless(raw, sentences::LISTED_CHARACTERS)
 }

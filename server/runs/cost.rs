@@ -18,6 +18,9 @@ use crate::detect::prices::Prices;
 /// Seconds of an hour.
 const HOUR_S: i128 = 3_600;
 
+/// Why there is no sum.
+const BEYOND: &str = "not known: the sum is beyond reckoning";
+
 /// What the GPUs of a run cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cost {
@@ -50,6 +53,29 @@ impl Attempt {
             nano_usd_per_gpu_hour: price(app, (key, run)),
         }
     }
+
+    /// What an hour of all its GPUs costs, nano-units.
+    ///
+    /// # Errors
+    /// A sentence that says why that is not known.
+    pub fn hour(&self) -> Result<i64, String> {
+        let price = self.nano_usd_per_gpu_hour.clone()?;
+        let gpus = i64::try_from(self.gpus).ok();
+        let hour = gpus.and_then(|it| price.checked_mul(it));
+        hour.ok_or_else(|| BEYOND.to_owned())
+    }
+
+    /// What it has cost by itself, without the attempts before it, nano-units.
+    ///
+    /// # Errors
+    /// A sentence that says why that is not known.
+    pub fn so_far(&self) -> Result<i64, String> {
+        let alone = Cost {
+            held_gpu_ns: sum(&[(self.started, self.until, self.gpus)]),
+            nano_usd_per_gpu_hour: self.nano_usd_per_gpu_hour.clone(),
+        };
+        alone.so_far()
+    }
 }
 
 impl Cost {
@@ -67,7 +93,7 @@ impl Cost {
         let price = self.nano_usd_per_gpu_hour.clone()?;
         let held = self.held_gpu_ns.clone()?;
         let spent = plan::cost(held, price).and_then(|it| i64::try_from(it).ok());
-        spent.ok_or_else(|| "not known: the sum is beyond reckoning".to_owned())
+        spent.ok_or_else(|| BEYOND.to_owned())
     }
 
     /// What a step costs at the run's present pace.
@@ -193,7 +219,7 @@ fn sum(spans: &[(Option<Timestamp>, Timestamp, usize)]) -> Result<u128, String> 
 
 #[cfg(test)]
 mod tests {
-    use super::sum;
+    use super::{Attempt, sum};
     use gpufleet_telemetry::time::Timestamp;
 
     #[test]
@@ -206,5 +232,28 @@ mod tests {
             sum(&[spans[0], (Some(at(0)), at(1), 0)]).is_err(),
             "not free"
         );
+    }
+    #[test]
+    fn an_attempt_costs_what_all_its_gpus_do_and_nothing_is_known_of_one_that_nobody_saw_begin() {
+        let at = |seconds: i64| Timestamp::from_seconds(1_790_000_000 + seconds);
+        let attempt = Attempt {
+            started: Some(at(0)),
+            until: at(1_800),
+            gpus: 8,
+            nano_usd_per_gpu_hour: Ok(10_000_000_000),
+        };
+        assert_eq!(attempt.hour(), Ok(80_000_000_000));
+        assert_eq!(attempt.so_far(), Ok(40_000_000_000));
+        let unseen = Attempt {
+            started: None,
+            ..attempt.clone()
+        };
+        assert!(unseen.so_far().is_err() && unseen.hour().is_ok());
+        let unpriced = Attempt {
+            nano_usd_per_gpu_hour: Err("no price".to_owned()),
+            ..attempt
+        };
+        assert_eq!(unpriced.hour(), Err("no price".to_owned()));
+        assert_eq!(unpriced.so_far(), Err("no price".to_owned()));
     }
 }

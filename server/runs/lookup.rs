@@ -102,11 +102,31 @@ pub fn utilisation(
         card: &|gpu| seen.card(gpu),
         tensor: &|gpu| seen.tensor(gpu),
     };
+    (mfu_on(gpus.card, specs, run), run.hfu(&gpus, specs, now))
+}
+
+/// MFU alone, as [`utilisation`] has it.
+///
+/// # Errors
+/// A sentence that says why there is none.
+pub fn mfu(
+    fleet: &Fleet,
+    specs: &Specs,
+    (key, run): (&RunKey, &Run),
+) -> Result<Utilisation, String> {
+    let seen = GpusSeen::of(fleet, (key, run));
+    mfu_on(&|gpu| seen.card(gpu), specs, run)
+}
+
+/// MFU of a run on these cards: against their peak, or that which the run states of what is in no table.
+fn mfu_on(
+    card: &dyn Fn(&str) -> Option<Card>,
+    specs: &Specs,
+    run: &Run,
+) -> Result<Utilisation, String> {
     let is_in_table = |it: &Card| !it.is_part() && specs.lookup(&it.model).is_some();
-    let in_table = |gpu: &str| (gpus.card)(gpu).filter(is_in_table);
-    let stated = run.mfu_of_stated_peak(in_table);
-    let mfu = stated.unwrap_or_else(|| run.mfu(gpus.card, specs));
-    (mfu, run.hfu(&gpus, specs, now))
+    let stated = run.mfu_of_stated_peak(|gpu| card(gpu).filter(is_in_table));
+    stated.unwrap_or_else(|| run.mfu(card, specs))
 }
 
 /// What a node says of itself; none where it is not reported.

@@ -21,6 +21,7 @@ use gpufleet_telemetry::training::JobId;
 
 use super::waste::{Kind, Waste};
 use super::{Look, owner};
+use crate::money::payer;
 use crate::money::savings::reached::Like;
 use crate::runs::advice::profile;
 use crate::runs::card::Card;
@@ -241,10 +242,10 @@ async fn who_paid(look: &Look<'_>, run: &KnownRun, gpus: &BTreeSet<String>) -> O
     let (cluster, job) = (&run.key.cluster, &run.key.run.job);
     let ended = run.facts.ended.unwrap_or(look.at);
     let is_its = |holder: &Holder| holder.is_called(&job.name);
-    let mut known = gpus.iter().filter_map(|it| look.found.gpu(cluster, it));
-    let still = known.find(|it| Holder::told_by(&it.resource).is_some_and(|it| is_its(&it)));
-    if let Some(gpu) = still {
-        return Some(gpu.payer.clone());
+    let named = gpus.iter().map(String::as_str);
+    let still = payer::still_holding(look.found, &run.key, named);
+    if still.is_some() {
+        return still;
     }
     let mut holder = None;
     for gpu in gpus.iter().take(ASKED_GPUS) {
@@ -258,12 +259,9 @@ async fn who_paid(look: &Look<'_>, run: &KnownRun, gpus: &BTreeSet<String>) -> O
             break;
         }
     }
-    let holder = holder.unwrap_or_else(|| Holder {
-        name: job.name.clone(),
-        namespace: job.namespace.clone(),
-        job: job.name.clone(),
-        ..Holder::default()
-    });
+    let Some(holder) = holder else {
+        return payer::by_name(look.owners, &run.key, ended);
+    };
     let payer = look.owners.payer(&holder, ended.millis());
     (payer != Payer::Unowned).then_some(payer)
 }

@@ -20,6 +20,7 @@ mod map;
 mod names;
 mod repeats;
 mod values;
+mod worth;
 
 /// A job of eight ranks that runs, of which rank 3 became slow a minute ago; its name tries to be
 /// more than a name.
