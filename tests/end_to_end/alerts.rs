@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use crate::made;
 use crate::otlp;
-use crate::peers::Peer;
+use crate::peers::{MANAGED, Peer};
 
 mod broken;
 
@@ -102,33 +102,58 @@ fn rules() -> Vec<Rule> {
     found
 }
 
-/// These files without the time that their rules wait, which would be minutes here; nothing else of them is
-/// changed but how long ago something was, since when a server or its detectors stand still, or how long a machine has been up.
+/// These files in a hurry.
 pub(crate) fn hurried(world: &World, files: &[String]) -> Vec<PathBuf> {
     let hurried = |name: &String| {
         let text = fs::read_to_string(folder().join(name)).expect("the rules are there");
-        let lines = text
-            .lines()
-            .filter(|line| !line.trim_start().starts_with("for: "));
-        let text: String = lines.flat_map(|line| [line, "\n"]).collect();
-        let text = text
-            .replace("interval: 30s", "interval: 1s")
-            .replace("offset 15m", "offset 30s")
-            .replace(
-                "max(gpufleet_server_heartbeat_timestamp_seconds) > 90",
-                "max(gpufleet_server_heartbeat_timestamp_seconds) > 5",
-            )
-            .replace(
-                "gpufleet_server_detect_last_timestamp_seconds) > 90",
-                "gpufleet_server_detect_last_timestamp_seconds) > 2",
-            )
-            .replace(
-                "gpufleet_node_uptime_seconds{origin=\"\"} > 600",
-                "gpufleet_node_uptime_seconds{origin=\"\"} > 1",
-            );
-        world.file(name, &text)
+        world.file(name, &in_a_hurry(&text))
     };
     files.iter().map(hurried).collect()
+}
+
+/// The same of the resources for Google Managed Prometheus, as its rule evaluator is given them.
+pub(crate) fn hurried_managed(world: &World, files: &[String]) -> Vec<PathBuf> {
+    let hurried = |name: &String| {
+        let file = folder().with_file_name("gmp").join(name);
+        let text = fs::read_to_string(file).expect("the resources are there");
+        let mut resource: Value = serde_norway::from_str(&text).expect("it can be read");
+        let groups = resource["spec"]["groups"].as_array_mut();
+        let rules = groups
+            .into_iter()
+            .flatten()
+            .flat_map(|it| it["rules"].as_array_mut());
+        for rule in rules.flatten() {
+            for (label, value) in MANAGED {
+                rule["labels"][label] = value.into();
+            }
+        }
+        let text = serde_norway::to_string(&resource["spec"]).expect("it can be written");
+        world.file(&format!("managed-{name}"), &in_a_hurry(&text))
+    };
+    files.iter().map(hurried).collect()
+}
+
+/// Rules without the time that they wait, which would be minutes here; nothing else of them is changed but how long ago
+/// something was, since when a server or its detectors stand still, or how long a machine has been up.
+fn in_a_hurry(text: &str) -> String {
+    let lines = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("for: "));
+    let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+    text.replace("interval: 30s", "interval: 1s")
+        .replace("offset 15m", "offset 30s")
+        .replace(
+            "max(gpufleet_server_heartbeat_timestamp_seconds) > 90",
+            "max(gpufleet_server_heartbeat_timestamp_seconds) > 5",
+        )
+        .replace(
+            "gpufleet_server_detect_last_timestamp_seconds) > 90",
+            "gpufleet_server_detect_last_timestamp_seconds) > 2",
+        )
+        .replace(
+            "gpufleet_node_uptime_seconds{origin=\"\"} > 600",
+            "gpufleet_node_uptime_seconds{origin=\"\"} > 1",
+        )
 }
 
 /// A node that tells nothing until everything of it breaks.

@@ -2,6 +2,7 @@
 //! scrapes the real server, the real agent, which reads a stand-in for a model server, a simulated fleet for each
 //! fault that a panel names, and a node of the test's own, which has all faults, written by the agent's own encoder.
 //! A panel has data where one of the others has it: what only that node can show is listed by name in [`ONLY_MADE`].
+//! Those for Google Managed Prometheus are asked of a second one, which scrapes the same as that does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -87,6 +88,16 @@ const ONLY_MADE: [(&str, &str); 6] = [
     ),
 ];
 
+/// What is asked of the second Prometheus, and must not be there: a series of ours with an `instance` of its own, or, of
+/// the server's, with a `job` of its own. The queries for Google Managed Prometheus, and the rules, take these labels for the target's.
+const NOT_OURS: [&str; 2] = [
+    "{__name__=~\"gpufleet_.+\", exported_instance!=\"\"}",
+    "{__name__=~\"gpufleet_server_.+\", __name__!~\"gpufleet_server_(job|incident)_.+\", exported_job!=\"\"}",
+];
+
+/// The dashboards of a folder: each with its file.
+type Dashboards = Vec<(PathBuf, Value)>;
+
 /// A query of a panel.
 #[derive(Clone)]
 struct Asked {
@@ -156,17 +167,17 @@ fn cluster(fault: &str) -> String {
 }
 
 /// Every query of every panel that asks Prometheus.
-fn asked() -> Vec<Asked> {
+fn asked(dashboards: &Dashboards) -> Vec<Asked> {
     let mut found = Vec::new();
-    for (path, dashboard) in dashboards() {
+    for (path, dashboard) in dashboards {
         let panels = dashboard["panels"].as_array().expect("panels");
         let panels = panels.iter().filter(|it| it["type"] != "row");
-        for (panel, says) in panels.zip(said(&path)) {
+        for (panel, says) in panels.zip(said(path)) {
             assert_eq!(panel["title"], says.title, "{}", path.display());
             let queries = panel["targets"].as_array().into_iter().flatten();
             found.extend(queries.filter_map(|it| {
                 Some(Asked {
-                    panel: format!("{}: {}", dashboard["title"], says.title),
+                    panel: format!("{}: {}", path.display(), says.title),
                     expr: it["expr"].as_str()?.to_owned(),
                     says: says.clone(),
                 })
@@ -178,9 +189,8 @@ fn asked() -> Vec<Asked> {
 }
 
 /// What the choices at the top of the dashboards are made of: a label and the series that have it, each once.
-fn choices() -> BTreeSet<(String, String)> {
-    let all = dashboards();
-    let lists = all
+fn choices(dashboards: &Dashboards) -> BTreeSet<(String, String)> {
+    let lists = dashboards
         .iter()
         .flat_map(|(_, it)| it["templating"]["list"].as_array());
     let queries = lists
@@ -203,9 +213,8 @@ fn choices() -> BTreeSet<(String, String)> {
 }
 
 /// The queries of annotations that ask for series, each once.
-fn annotations() -> BTreeSet<String> {
-    let all = dashboards();
-    let lists = all
+fn annotations(dashboards: &Dashboards) -> BTreeSet<String> {
+    let lists = dashboards
         .iter()
         .flat_map(|(_, it)| it["annotations"]["list"].as_array());
     let queries = lists.flatten().filter_map(|it| it["expr"].as_str());
@@ -214,9 +223,12 @@ fn annotations() -> BTreeSet<String> {
     found
 }
 
-/// Every dashboard with its file.
-fn dashboards() -> Vec<(PathBuf, Value)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards");
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards")
+}
+
+/// Every dashboard of a folder with its file.
+fn dashboards(folder: &Path) -> Dashboards {
     let listed = fs::read_dir(folder).expect("the dashboards are there");
     let paths = listed.map(|it| it.expect("an entry").path());
     let paths = paths.filter(|it| it.extension().is_some_and(|it| it == "json"));
@@ -240,7 +252,7 @@ fn said(path: &Path) -> Vec<Says> {
         panel: Vec<Says>,
     }
     let name = path.file_stem().expect("a name").to_string_lossy();
-    let source = path.with_file_name(format!("source/{name}.toml"));
+    let source = folder().join(format!("source/{name}.toml"));
     let text = fs::read_to_string(source).expect("it has a source");
     let source: Source = toml::from_str(&text).expect("it can be read");
     source.row.into_iter().flat_map(|it| it.panel).collect()
@@ -352,8 +364,8 @@ fn fleets(world: &World, server: &server::Server, asked: &[Asked]) -> BTreeMap<S
 }
 
 /// That every choice has values.
-fn offers_every_choice(prometheus: &Peer) {
-    let mut choices = choices();
+fn offers_every_choice(prometheus: &Peer, dashboards: &Dashboards) {
+    let mut choices = choices(dashboards);
     wait::until("there is something to choose", DATA_LIMIT, || {
         choices.retain(|(label, series)| prometheus.label_values(label, series).is_empty());
         eprintln!("nothing to choose from yet: {choices:?}");
@@ -362,8 +374,8 @@ fn offers_every_choice(prometheus: &Peer) {
 }
 
 /// That annotations mark the incidents of the fleets.
-fn marks_incidents(prometheus: &Peer) {
-    for query in annotations() {
+fn marks_incidents(prometheus: &Peer, dashboards: &Dashboards) {
+    for query in annotations(dashboards) {
         let marks = put_in(&query, &[&[("$origin", "simulated")], &CHOSEN[..]].concat());
         assert!(
             !numbers(prometheus, &marks).is_empty(),
@@ -375,7 +387,8 @@ fn marks_incidents(prometheus: &Peer) {
 #[test]
 fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_there() {
     let world = World::new();
-    let asked = asked();
+    let all = [folder(), folder().join("gmp")].map(|it| dashboards(&it));
+    let [asked, asked_managed] = all.each_ref().map(asked);
     // A panel shows how people are told.
     let hook = Running::start(Service::Webhook(Webhook::new(SIGNING_KEY)));
     let key = world.file("hook-key", SIGNING_KEY).display().to_string();
@@ -402,10 +415,7 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
     );
     place.show(&scenario());
     let _agent = place.start();
-    let rules = alerts::hurried(
-        &world,
-        &["gpu.yml".to_owned(), "server-owns.yml".to_owned()],
-    );
+    let rules = ["gpu.yml".to_owned(), "server-owns.yml".to_owned()];
     let mut agents = vec![place.listen.clone(), made::node(everything)];
     // One that nobody reaches.
     agents.push(format!("127.0.0.1:{}", free_port()));
@@ -414,23 +424,34 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
         ("gpufleet-agent", agents),
         ("gpufleet-server", vec![server.place.web.clone()]),
     ];
-    let prometheus = Peer::prometheus_of(&world, 2, &jobs, &rules);
-    let is_always = |it: &&Asked| it.says.may_be_empty.is_none();
-    let mut missing: Vec<&Asked> = asked.iter().filter(is_always).collect();
-    let all = missing.len();
+    let prometheus = Peer::prometheus_of(&world, 2, &jobs, &alerts::hurried(&world, &rules));
+    let of_managed = alerts::hurried_managed(&world, &rules);
+    let managed = Peer::prometheus_managed(&world, 2, &jobs, &of_managed);
+    let peers = [&prometheus, &managed];
+    let asked: Vec<(&Peer, &Asked)> = asked
+        .iter()
+        .map(|it| (&prometheus, it))
+        .chain(asked_managed.iter().map(|it| (&managed, it)))
+        .collect();
+    let mut missing = asked.clone();
+    missing.retain(|(_, it)| it.says.may_be_empty.is_none());
+    let count = missing.len();
     wait::until("every panel has data", DATA_LIMIT, || {
-        missing.retain(|it| {
-            let is_there = |query: String| !numbers(&prometheus, &query).is_empty();
+        missing.retain(|(peer, it)| {
+            let is_there = |query: String| !numbers(peer, &query).is_empty();
             !(is_there(it.of_programs()) || it.is_only_made() && is_there(it.of(&CHOSEN)))
         });
-        let first: Vec<&str> = missing.iter().map(|it| it.expr.as_str()).take(5).collect();
+        let first = missing.iter().map(|(_, it)| it.expr.as_str());
+        let first: Vec<&str> = first.take(5).collect();
         eprintln!(
-            "{} of {all} queries return nothing yet: {first:?}",
+            "{} of {count} queries return nothing yet: {first:?}",
             missing.len()
         );
         missing.is_empty().then_some(())
     });
-    offers_every_choice(&prometheus);
+    for (peer, dashboards) in peers.into_iter().zip(&all) {
+        offers_every_choice(peer, dashboards);
+    }
     wait::until("the ranks of every fleet are compared", FAULT_LIMIT, || {
         let is_compared = |it: &String| incidents::compared(&server, &cluster(it)).is_some();
         fleets.keys().all(is_compared).then_some(())
@@ -439,20 +460,28 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
     for (fault, fleet) in &fleets {
         fleet.fault(fault);
     }
-    let mut unseen: Vec<&Asked> = asked.iter().filter(|it| it.says.fault.is_some()).collect();
+    let mut unseen = asked;
+    unseen.retain(|(_, it)| it.says.fault.is_some());
     assert!(
-        unseen.len() > 30,
+        unseen.len() > 60,
         "only {} panels show faults",
         unseen.len()
     );
     wait::until("every fault is seen where it is shown", FAULT_LIMIT, || {
-        unseen.retain(|it| {
-            let values = numbers(&prometheus, &it.of_fault());
+        unseen.retain(|(peer, it)| {
+            let values = numbers(peer, &it.of_fault());
             !values.iter().any(|value| *value > it.says.over)
         });
-        let first: Vec<&str> = unseen.iter().map(|it| it.panel.as_str()).take(9).collect();
+        let first = unseen.iter().map(|(_, it)| it.panel.as_str());
+        let first: Vec<&str> = first.take(9).collect();
         eprintln!("{} faults are not seen yet: {first:?}", unseen.len());
         unseen.is_empty().then_some(())
     });
-    marks_incidents(&prometheus);
+    for (peer, dashboards) in peers.into_iter().zip(&all) {
+        marks_incidents(peer, dashboards);
+    }
+    for query in NOT_OURS {
+        let ours = managed.query(query);
+        assert!(ours.is_empty(), "{query}: {:?}", ours.first());
+    }
 }

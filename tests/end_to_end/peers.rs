@@ -12,6 +12,15 @@ use serde_json::Value;
 
 const START_LIMIT: Duration = Duration::from_secs(90);
 
+/// Where a cluster of GKE is, which Google Managed Prometheus says of every series that it scrapes there and of what every
+/// rule gives. None of our clusters is called so.
+pub(crate) const MANAGED: [(&str, &str); 4] = [
+    ("project_id", "acme"),
+    ("location", "europe-west4"),
+    ("cluster", "gke-1"),
+    ("namespace", "gpufleet"),
+];
+
 /// A program with Prometheus's query API.
 pub(crate) struct Peer {
     pub(crate) address: String,
@@ -44,17 +53,22 @@ impl Peer {
         jobs: &[(&str, Vec<String>)],
         rules: &[PathBuf],
     ) -> Self {
-        let mut config = format!(
-            "global:\n  scrape_interval: {every_s}s\n  evaluation_interval: 1s\n\
-             rule_files: {rules:?}\nscrape_configs:\n"
-        );
-        for (name, targets) in jobs {
-            config.push_str(&format!(
-                "  - job_name: {name}\n    honor_labels: true\n    \
-                 static_configs:\n      - targets: {targets:?}\n"
-            ));
-        }
+        let config = scraping(every_s, jobs, rules, "honor_labels: true", "{}");
         Self::prometheus_with("prometheus", world, &config, &[])
+    }
+
+    /// The same as Google Managed Prometheus does it: its labels say where a target is, and ours of those names are called
+    /// `exported_…`.
+    pub(crate) fn prometheus_managed(
+        world: &World,
+        every_s: u32,
+        jobs: &[(&str, Vec<String>)],
+        rules: &[PathBuf],
+    ) -> Self {
+        let labels = MANAGED.map(|(name, value)| format!("{name}: {value}"));
+        let labels = format!("{{{}}}", labels.join(", "));
+        let config = scraping(every_s, jobs, rules, "honor_labels: false", &labels);
+        Self::prometheus_with("prometheus-managed", world, &config, &[])
     }
 
     /// Debian's Prometheus, that takes what is pushed to it and scrapes nothing.
@@ -173,6 +187,27 @@ impl Peer {
             .filter_map(|value| value.as_str().map(str::to_owned))
             .collect()
     }
+}
+
+/// Prometheus' config with jobs by name and their targets, whose labels these are, and files of rules.
+fn scraping(
+    every_s: u32,
+    jobs: &[(&str, Vec<String>)],
+    rules: &[PathBuf],
+    honor: &str,
+    labels: &str,
+) -> String {
+    let mut config = format!(
+        "global:\n  scrape_interval: {every_s}s\n  evaluation_interval: 1s\n\
+         rule_files: {rules:?}\nscrape_configs:\n"
+    );
+    for (name, targets) in jobs {
+        config.push_str(&format!(
+            "  - job_name: {name}\n    {honor}\n    static_configs:\n      - targets: {targets:?}\n        \
+             labels: {labels}\n"
+        ));
+    }
+    config
 }
 
 /// For a query string.

@@ -1,5 +1,5 @@
 //! The Prometheus rules in `alerts/`, held against their tests, the table of kinds, the runbooks, the
-//! agent's table of XIDs, and Debian's promtool and amtool.
+//! agent's table of XIDs, and Debian's promtool and amtool; those for Google Managed Prometheus against what they are made of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,6 +11,8 @@ use serde::Deserialize;
 
 use super::tree::{none, root};
 use gpufleet_tests::harness::later;
+
+mod gmp;
 
 /// What a rule that the server owns ends with.
 const HELD_STILL: &str = "unless on (cluster) gpufleet:server_owns_alerts";
@@ -104,12 +106,17 @@ fn parse<T: for<'a> Deserialize<'a>>(path: &Path) -> T {
 
 /// The files of a folder below `alerts/`, in order.
 fn files_of(name: &str) -> Vec<PathBuf> {
-    let listed = fs::read_dir(folder().join(name)).expect("the folder is there");
+    files_in(&folder().join(name))
+}
+
+/// The files of a folder, in order.
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let listed = fs::read_dir(folder).expect("the folder is there");
     let mut paths: Vec<_> = listed
         .map(|it| it.expect("it can be listed").path())
         .collect();
     paths.sort();
-    assert!(!paths.is_empty(), "alerts/{name} is empty");
+    assert!(!paths.is_empty(), "{} is empty", folder.display());
     paths
 }
 
@@ -146,17 +153,17 @@ pub(crate) fn complaint(
     (!output.status.success()).then(|| String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Holds every rule, and the tests of each, against one promtool.
+/// Holds every rule, and the tests of each, against one promtool, and the same for Google Managed Prometheus.
 fn passes(promtool: &str) {
-    let rules = files_of("rules");
-    let checked = complaint(promtool, &["check", "rules"], &rules, &folder());
-    assert_eq!(checked, None);
-    let tests = files_of("tests");
-    let inside = folder().join("tests");
-    assert_eq!(
-        complaint(promtool, &["test", "rules"], &tests, &inside),
-        None
-    );
+    assert_eq!(refused(promtool, &folder()), None);
+    assert_eq!(refused(promtool, gmp::tried().path()), None);
+}
+
+/// What a promtool has against the `rules` in a folder, or finds by the `tests` beside them.
+fn refused(promtool: &str, folder: &Path) -> Option<String> {
+    let (rules, tests) = (folder.join("rules"), folder.join("tests"));
+    let checked = complaint(promtool, &["check", "rules"], &files_in(&rules), folder);
+    checked.or_else(|| complaint(promtool, &["test", "rules"], &files_in(&tests), &tests))
 }
 
 #[test]

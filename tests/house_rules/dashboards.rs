@@ -16,7 +16,7 @@ mod generate;
 
 mod gmp;
 
-mod promql;
+pub(super) mod promql;
 
 mod shown;
 

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::promql::{TAKEN, renamed};
+use super::promql::{TAKEN, named, renamed};
 use super::{answers, dashboards, generate, query_of, variables};
 
 /// The dashboard for it.
@@ -30,9 +30,6 @@ fn is_foreign(asks: &Value) -> bool {
 }
 
 fn rename(value: &mut Value) {
-    if is_foreign(value) {
-        return;
-    }
     match value {
         Value::Array(all) => all.iter_mut().for_each(rename),
         Value::Object(fields) => {
@@ -53,19 +50,10 @@ fn put(field: &str, text: &str) -> String {
         "expr" => renamed(text),
         // The other queries of this name are SQL, or no query.
         "query" | "definition" if text.starts_with("label_values(") => renamed(text),
-        "legendFormat" | "titleFormat" | "textFormat" => named(text, "{{", "}}"),
-        "url" => named(text, "${__data.fields.", "}"),
+        "legendFormat" | "titleFormat" | "textFormat" => named(text, &TAKEN, "{{", "}}"),
+        "url" => named(text, &TAKEN, "${__data.fields.", "}"),
         _ => text.to_owned(),
     }
-}
-
-/// The text with labels that stand between these renamed.
-fn named(text: &str, before: &str, after: &str) -> String {
-    let rename = |text: String, name: &str| {
-        let old = format!("{before}{name}{after}");
-        text.replace(&old, &format!("{before}exported_{name}{after}"))
-    };
-    TAKEN.into_iter().fold(text.to_owned(), rename)
 }
 
 #[test]
@@ -92,7 +80,7 @@ fn series_that_it_scraped_are_told_apart_by_their_own_cluster_and_job() {
 }
 
 #[test]
-fn choices_legends_and_links_go_by_our_own_labels_there_and_alerts_and_sql_do_not() {
+fn choices_legends_and_links_go_by_our_own_labels_there_and_sql_does_not() {
     let made = |name: &str| dashboard(generate::dashboard(&dashboards()[name], &variables()));
     let fleet = made("fleet").to_string();
     for part in [
@@ -100,7 +88,8 @@ fn choices_legends_and_links_go_by_our_own_labels_there_and_alerts_and_sql_do_no
         "\"legendFormat\":\"{{exported_cluster}}\"",
         "var-one_cluster=${__data.fields.exported_cluster}&var-one_node=${__data.fields.node}",
         "\"textFormat\":\"{{exported_cluster}} {{node}} {{gpu}} {{exported_job}} {{rank}} {{team}}\"",
-        "\"textFormat\":\"{{cluster}} {{node}} {{gpu}} {{job}}\"",
+        // Alerts of the rules in alerts/gmp.
+        "\"textFormat\":\"{{exported_cluster}} {{node}} {{gpu}} {{exported_job}}\"",
     ] {
         assert!(fleet.contains(part), "{part}");
     }

@@ -1,4 +1,4 @@
-//! Queries of dashboards read word by word: how much they draw, and what else their labels may be called.
+//! Queries read word by word: how much those of dashboards draw, and what else the labels of them and of rules may be called.
 
 use super::source::{Kind, Panel};
 use super::{dashboards, generate, none, variables};
@@ -26,18 +26,15 @@ const AGGREGATIONS: [&str; 7] = [
 const MATCHING: [&str; 4] = ["on", "ignoring", "group_left", "group_right"];
 
 /// Labels that Google Managed Prometheus keeps for itself: what it scrapes has its own of these names renamed, and no
-/// relabelling may write onto them.
-pub(super) const TAKEN: [&str; 6] = [
-    "project_id",
-    "location",
-    "cluster",
-    "namespace",
-    "job",
-    "instance",
-];
+/// relabelling may write onto them. `instance` is one too, but no series of ours has that of its own: it is where we are scraped.
+pub(super) const TAKEN: [&str; 5] = ["project_id", "location", "cluster", "namespace", "job"];
+
+/// What the server tells has the `job` of its target, but for these, which have one of their own. The end-to-end test of
+/// the dashboards holds it.
+const WITH_A_JOB: [&str; 2] = ["gpufleet_server_job_", "gpufleet_server_incident_"];
 
 /// Words, quoted texts and other characters one by one; together they are the query.
-fn tokens(query: &str) -> Vec<&str> {
+pub(crate) fn tokens(query: &str) -> Vec<&str> {
     let is_of_word = |it: char| it.is_ascii_alphanumeric() || it == '_';
     let mut tokens = Vec::new();
     let mut rest = query;
@@ -56,9 +53,22 @@ fn tokens(query: &str) -> Vec<&str> {
     tokens
 }
 
+/// Those of the labels that Google Managed Prometheus keeps for itself which our series in a query have of their own, so
+/// that they are called otherwise there.
+pub(crate) fn own_labels(query: &str) -> Vec<&'static str> {
+    let is_of_server = |it: &str| it.starts_with("gpufleet_server_");
+    let has_job = tokens(query).into_iter().any(|it| {
+        it.starts_with("gpufleet_")
+            && (!is_of_server(it) || WITH_A_JOB.iter().any(|own| it.starts_with(own)))
+    });
+    let all = TAKEN.into_iter();
+    all.filter(|it| *it != "job" || has_job).collect()
+}
+
 /// The query for series whose labels were renamed by Google Managed Prometheus. What is not gpufleet's (`up`, `ALERTS`)
 /// has those labels of the target and keeps them.
-pub(super) fn renamed(query: &str) -> String {
+pub(crate) fn renamed(query: &str) -> String {
+    let own = own_labels(query);
     let mut renamed = String::new();
     let (mut before, mut is_foreign) = ("", false);
     for token in tokens(query) {
@@ -67,13 +77,22 @@ pub(super) fn renamed(query: &str) -> String {
             "}" => is_foreign = false,
             _ => {}
         }
-        if !is_foreign && TAKEN.contains(&token) {
+        if !is_foreign && own.contains(&token) {
             renamed.push_str("exported_");
         }
         renamed.push_str(token);
         before = token;
     }
     renamed
+}
+
+/// The text with these labels renamed where they stand between `before` and `after`.
+pub(crate) fn named(text: &str, labels: &[&str], before: &str, after: &str) -> String {
+    let rename = |text: String, name: &&str| {
+        let old = format!("{before}{name}{after}");
+        text.replace(&old, &format!("{before}exported_{name}{after}"))
+    };
+    labels.iter().fold(text.to_owned(), rename)
 }
 
 /// The numbers of series that `topk` and `bottomk` in a query leave.
@@ -264,6 +283,14 @@ fn only_labels_of_our_own_series_are_renamed() {
         (
             "ALERTS{job=\"a\"} and on (job) gpufleet_y",
             "ALERTS{job=\"a\"} and on (exported_job) gpufleet_y",
+        ),
+        (
+            "max by (cluster) (gpufleet_server_nodes and on (job, instance) gpufleet_server_leads{job=\"a\"})",
+            "max by (exported_cluster) (gpufleet_server_nodes and on (job, instance) gpufleet_server_leads{job=\"a\"})",
+        ),
+        (
+            "sum by (instance, job) (gpufleet_server_job_failures_total)",
+            "sum by (instance, exported_job) (gpufleet_server_job_failures_total)",
         ),
     ] {
         assert_eq!(renamed(query), expected);
