@@ -80,6 +80,8 @@ pub struct Counts {
     pub all: usize,
     /// By state.
     pub by_state: BTreeMap<State, usize>,
+    /// Of those that are unobserved: measured, and nobody can say who holds them.
+    pub holder_unknown: usize,
 }
 
 /// One node.
@@ -198,15 +200,23 @@ impl Counts {
         states.map(|it| it.1).sum()
     }
 
-    /// One GPU more.
-    pub fn add(&mut self, state: State) {
+    /// Of those that are unobserved: not measured, or not so that it shows whether they work.
+    pub fn unmeasured(&self) -> usize {
+        self.of(State::Unobserved) - self.holder_unknown
+    }
+
+    /// One GPU more, in a state for this reason.
+    pub fn add(&mut self, state: State, reason: Reason) {
         self.all += 1;
         *self.by_state.entry(state).or_default() += 1;
+        let is_measured = state == State::Unobserved && reason == Reason::HolderUnknown;
+        self.holder_unknown += usize::from(is_measured);
     }
 
     /// Those of another count more.
     pub fn join(&mut self, other: &Self) {
         self.all += other.all;
+        self.holder_unknown += other.holder_unknown;
         for (state, count) in &other.by_state {
             *self.by_state.entry(*state).or_default() += count;
         }

@@ -92,7 +92,7 @@ impl Grouping {
                 .collect();
             let mut counts = Counts::default();
             for gpu in nodes.iter().flat_map(|node| &node.gpus) {
-                counts.add(gpu.state);
+                counts.add(gpu.state, gpu.reason);
             }
             Arc::new(ClusterView {
                 name,

@@ -100,13 +100,14 @@ fn is(name: &str, text: &str) -> bool {
 }
 
 /// What GPUs may do that are not at work.
-const DOES: [&str; 6] = [
+const DOES: [&str; 7] = [
     "idle",
     "stalled",
     "lost or unhealthy",
     "starting",
     "draining",
     "not measured",
+    "holder unknown",
 ];
 
 /// Whether a line is what the tour has there.
