@@ -195,7 +195,9 @@ fn nothing(section: &Value, is_judged: bool) -> String {
 }
 
 fn waste(section: &Value, currency: &str) -> Table {
-    let mut table = Table::new(&[">A DAY", "KIND", "WHERE", "OWNER", "WHAT", "TO DO"]);
+    let mut table = Table::new(&[
+        ">A DAY", "KIND", "WHERE", "OWNER", "STATUS", "WHAT", "TO DO",
+    ]);
     for row in items(section, "waste") {
         let cost = match row["nano_per_day"].as_f64() {
             Some(nano) => amount(nano, currency),
@@ -206,6 +208,7 @@ fn waste(section: &Value, currency: &str) -> Table {
             words::text(&row["kind"]).replace('_', " "),
             words::text(&row["place"]),
             words::text(&row["owner"]),
+            cut(&words::text(&row["status"])),
             cut(&words::text(&row["what"])),
             words::text(&row["action"]),
         ]);
@@ -262,6 +265,7 @@ mod tests {
                 "counts": {"gpus": 8, "by_state": {"parked": 8}},
                 "nano_per_day": cost, "waste_nano_per_day": cost,
                 "waste": [{"kind": "held_empty", "place": "llama", "owner": "nlp", "what": "8 GPUs",
+                    "status": "acknowledged by ana",
                     "action": "Ask nlp.", "gpus": 8.0, "nano_per_day": cost}],
                 "not_measured": [{"what": "3 GPUs.", "fix": "Mend it."}],
                 "blind_spots": [{"what": "2 nodes.", "fix": "Look."}],
@@ -273,7 +277,7 @@ mod tests {
         let (live, simulated) = text.split_once("\nSIMULATED").unwrap_or_default();
         for words in [
             "0 of 8 GPUs at work, 8 idle; $265.50 a day of $265.50 goes to waste; 1 incident open on 1 node",
-            "$265.50  held empty  llama  nlp",
+            "$265.50  held empty  llama  nlp    acknowledged by ana  8 GPUs",
             "… and 2 rows that cost less",
             "in no sum: 3 GPUs. Mend it.",
             "not seen: 2 nodes. Look.",
