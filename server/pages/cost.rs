@@ -4,7 +4,8 @@
 //! Live clusters are one sum; each simulated cluster has a section of its own, marked. The month comes
 //! from the ledger's days and is made again at most once in [`FRESH_FOR`], one at a time and to its end,
 //! whether who asked for it waits or not; nobody waits for it where the last one at the same prices is no older than
-//! [`STANDS_FOR`], and [`warm`] makes the month that runs before anybody asks, with what changed since the one before. What is idle is of the last seconds. Both say of which moment they are.
+//! [`STANDS_FOR`], and [`warm`] makes the month that runs before anybody asks. With it is made what changed since the month
+//! before, of as many days. What is idle is of the last seconds. Both say of which moment they are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,7 +147,8 @@ struct Notice {
     fix: String,
 }
 
-/// Months as they were last made, by what they are of: one is made at a time, each holds the days of a month.
+/// Months as they were last made, by what they are of: one is made at a time, each holds the days of a month
+/// and of the one before.
 pub struct Months(Answers<Scope, Made, Arc<str>>);
 
 /// A cluster, or all live ones; the month, as `2026-11`; and the number of the terms.
