@@ -30,6 +30,8 @@ mod spread;
 
 pub mod budget;
 
+pub mod change;
+
 pub mod commitments;
 
 mod gpu_only;

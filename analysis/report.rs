@@ -17,6 +17,7 @@ mod tests;
 pub use html::html;
 
 use crate::chargeback::budget::Standing;
+use crate::chargeback::change::Change;
 use crate::chargeback::commitments::Commitments;
 use crate::chargeback::quota;
 use crate::chargeback::reconcile::Reconciled;
@@ -46,6 +47,9 @@ pub struct Report<'a> {
     pub reconciled: Option<Reconciled>,
     /// Against the month before, where there is one.
     pub variance: Option<Variance>,
+    /// What its whole days came to against those of the month before, or in a sentence why that cannot be said; none where
+    /// it is not asked for.
+    pub change: Option<Result<Change, String>>,
     /// What is compared with what there, or why nothing is, in a sentence; empty where there is nothing to say.
     pub compared: String,
     /// Where teams stand.
@@ -180,6 +184,7 @@ pub fn json(report: &Report<'_>) -> String {
             "efficiency": decimal(it.efficiency),
             "compared": report.compared,
         })),
+        "against": report.change.as_ref().map(|it| change_json(it, &report.compared)),
         "budgets": report.budgets.iter().map(|it| serde_json::json!({
             "team": it.team,
             "budget": decimal(it.budget),
@@ -204,6 +209,22 @@ pub fn json(report: &Report<'_>) -> String {
     let mut text = serde_json::to_string_pretty(&value).expect("it is made of text and numbers");
     text.push('\n');
     text
+}
+
+/// What changed since the month before; why that cannot be said stands in its place.
+fn change_json(change: &Result<Change, String>, compared: &str) -> serde_json::Value {
+    let known = change.as_ref().ok();
+    let most = known.and_then(|it| it.most.as_ref());
+    serde_json::json!({
+        "compared": known.map(|_| compared),
+        "not_compared": change.as_ref().err(),
+        "days": known.map(|it| sum_json(&it.now)),
+        "days_before": known.map(|it| sum_json(&it.before)),
+        "change": known.map(|it| decimal(it.cost())),
+        "moved_most": most.map(|(team, change)| serde_json::json!({
+            "team": team, "change": decimal(*change),
+        })),
+    })
 }
 
 /// Who bears a cost where policies divide what was free, and what it is of where that is not what he used or was

@@ -129,7 +129,7 @@ impl Days {
     }
 }
 
-/// The month, what it costs, and how much of it has no price.
+/// The month, what it costs, how much of it has no price, and what changed since the month before.
 fn heading(report: &Value, currency: &str) -> String {
     let total = &report["total"];
     let mut text = format!(
@@ -144,8 +144,49 @@ fn heading(report: &Value, currency: &str) -> String {
             "; {unpriced} of them have no price (gpufleet doctor has the line)"
         ));
     }
-    text.push_str("\n\n");
+    text.push('\n');
+    text.push_str(&against(&report["against"], currency));
+    text.push('\n');
     text
+}
+
+/// What changed since the month before, or why that cannot be said; nothing of a server that does not tell it.
+fn against(told: &Value, currency: &str) -> String {
+    if let Some(why) = told["not_compared"].as_str() {
+        return format!("{}\n", words::plain(why));
+    }
+    let Some(change) = decimal(&told["change"]) else {
+        return String::new();
+    };
+    let (now, before) = (&told["days"], &told["days_before"]);
+    let is_nothing = |sum: &Value| sum["gpu_millis"] == 0;
+    let spent = |sum: &Value| match is_nothing(sum) {
+        true => words::amount(0.0, currency),
+        false => cost(sum, currency),
+    };
+    let (now_cost, before_cost) = (spent(now), spent(before));
+    let apart = |change: f64| {
+        let word = if change < 0.0 { "less" } else { "more" };
+        format!("{} {word}", words::amount(change.abs(), currency))
+    };
+    // What has no price is no money less.
+    let is_known = now_cost != words::NOTHING && before_cost != words::NOTHING;
+    let by = match change / money(before) * 100.0 {
+        _ if !is_known => String::new(),
+        _ if change == 0.0 => "as much, ".to_owned(),
+        percent if !percent.is_finite() => format!("{}, ", apart(change)),
+        percent if percent.abs() < 0.5 => format!("{} (under 1 %), ", apart(change)),
+        percent => format!("{} ({percent:+.0} %), ", apart(change)),
+    };
+    let most = decimal(&told["moved_most"]["change"]).filter(|_| is_known);
+    let most = most.map_or(String::new(), |moved| {
+        let team = words::text(&told["moved_most"]["team"]);
+        format!("; {team} moved most, {}", apart(moved))
+    });
+    format!(
+        "against the month before: {by}{now_cost} after {before_cost}{most}. {}\n",
+        words::text(&told["compared"])
+    )
 }
 
 fn text(report: &Value, by: &str, top: usize) -> String {
@@ -351,6 +392,48 @@ mod tests {
             free.contains(words::NOTHING) && !free.contains('$'),
             "{free}"
         );
+    }
+
+    #[test]
+    fn the_month_before_stands_beside_the_month_and_what_cannot_be_compared_says_why() {
+        let told = |now: Value, before: Value, change: &str, moved: Value| {
+            let told = json!({"days": now, "days_before": before, "change": change,
+                "compared": "Nine days against nine.", "not_compared": null, "moved_most": moved});
+            against(&told, "USD")
+        };
+        let ads = json!({"team": "ads", "change": "-15.5"});
+        let head = "against the month before: ";
+        let tail = ". Nine days against nine.\n";
+        for (told, expected) in [
+            (
+                told(sum(9, "90", 0), sum(9, "100", 0), "-10", ads.clone()),
+                "$10.00 less (-10 %), $90.00 after $100.00; ads moved most, $15.50 less",
+            ),
+            (
+                told(sum(9, "100", 0), sum(9, "100", 0), "0.0", Value::Null),
+                "as much, $100.00 after $100.00",
+            ),
+            (
+                told(sum(9, "90", 2), sum(0, "0.0", 0), "90", Value::Null),
+                "$90.00 more, ≥ $90.00 after $0.00",
+            ),
+            // No price is no money less.
+            (
+                told(sum(9, "0.0", 9), sum(9, "100", 0), "-100", ads),
+                "– after $100.00",
+            ),
+        ] {
+            assert_eq!(told, format!("{head}{expected}{tail}"));
+        }
+        let report = json!({"title": "November 2026", "currency": "USD", "total": sum(9, "90", 0), "groups": [],
+            "against": {"not_compared": "Not compared with October 2026: October 2026 was not recorded."}});
+        let heading = heading(&report, "USD");
+        assert_eq!(
+            heading,
+            "November 2026: $90.00 for 9.0 GPU-hours\n\
+             Not compared with October 2026: October 2026 was not recorded.\n\n"
+        );
+        assert_eq!(against(&Value::Null, "USD"), "", "an older server");
     }
 
     #[test]

@@ -48,9 +48,11 @@ fn text(today: &Value) -> String {
         }
         text.push_str(&waste(section, currency).text("nothing goes to waste that is known"));
         more(&mut text, section, "more_waste", "rows that cost less");
-        for it in items(section, "blind_spots").chain(items(section, "not_measured")) {
-            let (what, fix) = (words::text(&it["what"]), words::text(&it["fix"]));
-            text.push_str(&format!("not measured: {what} {fix}\n"));
+        for (name, called) in [("blind_spots", "not seen"), ("not_measured", "in no sum")] {
+            for it in items(section, name) {
+                let (what, fix) = (words::text(&it["what"]), words::text(&it["fix"]));
+                text.push_str(&format!("{called}: {what} {fix}\n"));
+            }
         }
         for it in items(section, "changes") {
             let at = words::moment(&it["at"]);
@@ -93,8 +95,11 @@ const OTHERWISE: [(&[&str], &str); 6] = [
     (&["unhealthy"], "lost or unhealthy"),
     (&["starting_node", "starting_pod"], "starting"),
     (&["draining"], "draining"),
-    (&["unobserved"], "not measured"),
+    (&["unobserved"], NOT_MEASURED),
 ];
+
+/// GPUs of which nothing says what they do.
+const NOT_MEASURED: &str = "not measured";
 
 fn line(section: &Value, currency: &str, is_judged: bool) -> String {
     let counts = &section["counts"];
@@ -129,12 +134,20 @@ fn doing(counts: &Value) -> String {
     let at_work = of(AT_WORK);
     let mut line = format!("{at_work} of {} at work", gpus(all as f64));
     let mut newer = all.saturating_sub(at_work);
+    // Unobserved and measured all the same; an older server does not say it.
+    let unknown = counts["holder_unknown"].as_u64().unwrap_or(0);
     for (states, name) in OTHERWISE {
-        let count = of(states);
+        let mut count = of(states);
         newer = newer.saturating_sub(count);
+        if name == NOT_MEASURED {
+            count = count.saturating_sub(unknown);
+        }
         if count > 0 {
             line.push_str(&format!(", {count} {name}"));
         }
+    }
+    if unknown > 0 {
+        line.push_str(&format!(", {unknown} holder unknown"));
     }
     match newer {
         0 => line,
@@ -182,7 +195,9 @@ fn nothing(section: &Value, is_judged: bool) -> String {
 }
 
 fn waste(section: &Value, currency: &str) -> Table {
-    let mut table = Table::new(&[">A DAY", "KIND", "WHERE", "OWNER", "WHAT", "TO DO"]);
+    let mut table = Table::new(&[
+        ">A DAY", "KIND", "WHERE", "OWNER", "STATUS", "WHAT", "TO DO",
+    ]);
     for row in items(section, "waste") {
         let cost = match row["nano_per_day"].as_f64() {
             Some(nano) => amount(nano, currency),
@@ -193,6 +208,7 @@ fn waste(section: &Value, currency: &str) -> Table {
             words::text(&row["kind"]).replace('_', " "),
             words::text(&row["place"]),
             words::text(&row["owner"]),
+            cut(&words::text(&row["status"])),
             cut(&words::text(&row["what"])),
             words::text(&row["action"]),
         ]);
@@ -249,8 +265,10 @@ mod tests {
                 "counts": {"gpus": 8, "by_state": {"parked": 8}},
                 "nano_per_day": cost, "waste_nano_per_day": cost,
                 "waste": [{"kind": "held_empty", "place": "llama", "owner": "nlp", "what": "8 GPUs",
+                    "status": "acknowledged by ana",
                     "action": "Ask nlp.", "gpus": 8.0, "nano_per_day": cost}],
-                "not_measured": [{"what": "3 GPUs.", "fix": "Mend it."}], "blind_spots": [],
+                "not_measured": [{"what": "3 GPUs.", "fix": "Mend it."}],
+                "blind_spots": [{"what": "2 nodes.", "fix": "Look."}],
                 "changes": [{"at": "2026-11-21T18:06:20Z", "what": "driver changed"}]})
         };
         let today = json!({"currency": "USD", "past_known": true, "sections": [
@@ -259,9 +277,10 @@ mod tests {
         let (live, simulated) = text.split_once("\nSIMULATED").unwrap_or_default();
         for words in [
             "0 of 8 GPUs at work, 8 idle; $265.50 a day of $265.50 goes to waste; 1 incident open on 1 node",
-            "$265.50  held empty  llama  nlp",
+            "$265.50  held empty  llama  nlp    acknowledged by ana  8 GPUs",
             "… and 2 rows that cost less",
-            "not measured: 3 GPUs. Mend it.",
+            "in no sum: 3 GPUs. Mend it.",
+            "not seen: 2 nodes. Look.",
             "2026-11-21 18:06:20  driver changed",
         ] {
             assert!(live.contains(words), "{words} is not in {live}");
@@ -278,6 +297,12 @@ mod tests {
         assert_eq!(
             doing(&json!({"gpus": 8, "by_state": states})),
             "4 of 8 GPUs at work, 3 idle, 1 in a newer state"
+        );
+        let blind =
+            json!({"gpus": 8, "by_state": {"gap": 3, "unobserved": 5}, "holder_unknown": 2});
+        assert_eq!(
+            doing(&blind),
+            "3 of 8 GPUs at work, 3 not measured, 2 holder unknown"
         );
     }
 

@@ -109,7 +109,7 @@ pub struct Section {
     pub waste: Vec<Waste>,
     /// Rows beyond those.
     pub more_waste: usize,
-    /// What is in no sum, because it is not measured.
+    /// What is in no sum, because it is not measured or not known whose it is.
     pub unmeasured: Vec<Unmeasured>,
     /// What changed in the last day, the newest first.
     pub changes: Vec<Change>,

@@ -69,6 +69,9 @@ pub struct ClusterView {
     pub origin: Origin,
     /// Its nodes by name.
     pub nodes: Vec<NodeView>,
+    /// Places of which only processes told that are not heard any more, as pods whose job is over, by name: each has its
+    /// page until it is forgotten, and is in no list and in no count.
+    pub ended: Vec<NodeView>,
     /// Its GPUs counted.
     pub counts: Counts,
 }
@@ -80,6 +83,8 @@ pub struct Counts {
     pub all: usize,
     /// By state.
     pub by_state: BTreeMap<State, usize>,
+    /// Of those that are unobserved: measured, and nobody can say who holds them.
+    pub holder_unknown: usize,
 }
 
 /// One node.
@@ -198,15 +203,23 @@ impl Counts {
         states.map(|it| it.1).sum()
     }
 
-    /// One GPU more.
-    pub fn add(&mut self, state: State) {
+    /// Of those that are unobserved: not measured, or not so that it shows whether they work.
+    pub fn unmeasured(&self) -> usize {
+        self.of(State::Unobserved) - self.holder_unknown
+    }
+
+    /// One GPU more, in a state for this reason.
+    pub fn add(&mut self, state: State, reason: Reason) {
         self.all += 1;
         *self.by_state.entry(state).or_default() += 1;
+        let is_measured = state == State::Unobserved && reason == Reason::HolderUnknown;
+        self.holder_unknown += usize::from(is_measured);
     }
 
     /// Those of another count more.
     pub fn join(&mut self, other: &Self) {
         self.all += other.all;
+        self.holder_unknown += other.holder_unknown;
         for (state, count) in &other.by_state {
             *self.by_state.entry(*state).or_default() += count;
         }
@@ -241,11 +254,11 @@ impl FleetView {
     /// A node by cluster and name, with the part of the cluster it is in.
     pub fn node(&self, cluster: &str, node: &str) -> Option<(&Arc<ClusterView>, &NodeView)> {
         self.cluster(cluster).find_map(|part| {
-            let place = part
-                .nodes
-                .binary_search_by(|it| (*it.name).cmp(node))
-                .ok()?;
-            Some((part, &part.nodes[place]))
+            let found = [&part.nodes, &part.ended].into_iter().find_map(|all| {
+                let place = all.binary_search_by(|it| (*it.name).cmp(node)).ok()?;
+                all.get(place)
+            })?;
+            Some((part, found))
         })
     }
 
@@ -357,7 +370,13 @@ mod tests {
     #[test]
     fn the_pod_of_a_rank_that_ended_is_no_silent_node_and_a_rank_that_goes_on_hides_none() {
         let mut fleet = fixture::fleet();
-        for (node, ago) in [("train-0", 754_000_000_000), ("h100-08", 1_000_000_000)] {
+        const LONG_NS: i64 = 754_000_000_000;
+        const SECOND_NS: i64 = 1_000_000_000;
+        for (node, ago) in [
+            ("train-0", LONG_NS),
+            ("train-1", SECOND_NS),
+            ("h100-08", SECOND_NS),
+        ] {
             let kind = ResourceKind::Rank;
             let mut rank = fixture::live("prod", node, kind, "a/b/c/0/0", Origin::Live);
             rank.agent = None;
@@ -371,6 +390,12 @@ mod tests {
             node.silent_since.is_some()
         });
         assert_eq!(silent, [false, true]);
+        // Nor is it a node that reports: it has ended.
+        let cluster = view.cluster("prod").find(|it| it.origin == Origin::Live);
+        let nodes = &cluster.expect("it is there").nodes;
+        let is_listed = |name: &str| nodes.iter().any(|it| *it.name == *name);
+        assert!(!is_listed("train-0") && is_listed("train-1") && is_listed("h100-08"));
+        assert!(nodes.is_sorted_by_key(|it| &it.name));
     }
 
     #[test]

@@ -53,6 +53,11 @@ fn month() -> (Fleet, Chargeback) {
     (fleet, made)
 }
 
+/// Its days, since the Unix epoch.
+fn of_october() -> std::ops::Range<i64> {
+    FIRST_HOUR / 24..FIRST_HOUR / 24 + 31
+}
+
 fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
     let invoice = Invoice {
         costs: BTreeMap::from([
@@ -70,6 +75,11 @@ fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
         borne: made.borne(&owners()),
         reconciled: Some(made.reconciled(&invoice)),
         variance: Some(made.variance(made)),
+        change: Some(Ok(made.change(
+            &of_october(),
+            &Chargeback::default(),
+            &(0..1),
+        ))),
         compared: "All of October against all of September.".to_owned(),
         budgets: made.budgets(&budgets, (FIRST_HOUR + 48) * HOUR, made.until_ms),
         quotas: made.quotas(
@@ -265,6 +275,23 @@ fn every_form_adds_up_to_the_same_total_to_the_nano_unit() {
     let variance = &json["variance"];
     let parts = ["price", "volume", "mix", "efficiency"].map(|it| of(&variance[it]));
     assert_eq!(parts.iter().sum::<i128>(), of(&variance["change"]));
+    let against = &json["against"];
+    assert_eq!(of(&against["days"]["cost"]), total.cost, "all its days");
+    assert_eq!(of(&against["change"]), total.cost, "after nothing");
+    assert!(against["not_compared"].is_null() && against["moved_most"]["team"].is_string());
+}
+
+#[test]
+fn what_cannot_be_compared_has_its_reason_in_place_of_figures() {
+    let (fleet, made) = month();
+    let report = Report {
+        change: Some(Err("Not compared.".to_owned())),
+        ..report(&fleet, &made)
+    };
+    let value: serde_json::Value = serde_json::from_str(&json(&report)).expect("JSON");
+    let against = value["against"].as_object().expect("an object");
+    assert_eq!(against["not_compared"], "Not compared.");
+    assert_eq!(against.values().filter(|it| !it.is_null()).count(), 1);
 }
 
 #[test]

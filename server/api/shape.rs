@@ -35,6 +35,8 @@ pub struct StateCounts {
     pub measured: usize,
     /// GPUs by state; a state without GPUs is left out.
     pub by_state: BTreeMap<&'static str, usize>,
+    /// Of those that are unobserved: measured, and nobody can say who holds them.
+    pub holder_unknown: usize,
 }
 
 /// Who holds a GPU.
@@ -191,6 +193,7 @@ impl From<&Counts> for StateCounts {
                 .iter()
                 .map(|(state, count)| (state.name(), *count))
                 .collect(),
+            holder_unknown: counts.holder_unknown,
         }
     }
 }
@@ -234,7 +237,7 @@ impl Node {
     pub fn of(cluster: &Arc<str>, origin: &'static str, node: &NodeView) -> Self {
         let mut counts = Counts::default();
         for gpu in &node.gpus {
-            counts.add(gpu.state);
+            counts.add(gpu.state, gpu.reason);
         }
         Self {
             cluster: Arc::clone(cluster),

@@ -91,7 +91,7 @@ pub struct TodaySection {
     pub waste: Vec<WasteRow>,
     /// Rows beyond those.
     pub more_waste: usize,
-    /// What is in no sum, because it is not measured.
+    /// What is in no sum, because it is not measured or not known whose it is.
     pub not_measured: Vec<NotMeasured>,
     /// What of the live fleet is not seen. Of what is simulated nothing is said.
     pub blind_spots: Vec<NotMeasured>,

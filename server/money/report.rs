@@ -15,7 +15,7 @@ use super::month::{self, Days};
 use super::{Terms, advice, tables};
 use crate::store::{Store, StoreError};
 
-mod against;
+pub mod against;
 
 /// Hours of a day.
 const HOURS: i64 = 24;
@@ -308,15 +308,8 @@ fn title(month: &str) -> String {
 /// When the store does not answer.
 pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 2], StoreError> {
     let cluster = asked.cluster.as_deref();
-    let before = asked.days_before();
-    let earlier = async {
-        match asked.compares() && !before.is_empty() {
-            true => month::ledger(store, before, cluster).await,
-            false => Ok(Days::default()),
-        }
-    };
     let month = month::read(store, asked.days.clone(), cluster);
-    let (mut month, earlier) = tokio::try_join!(month, earlier)?;
+    let (mut month, earlier) = tokio::try_join!(month, against::read_before(store, asked))?;
     month.at = Some(asked.now);
     if asked.shows_training() {
         let hours = asked.days.start * HOURS..asked.days.end * HOURS;
@@ -350,6 +343,9 @@ pub fn render(
         let compared = compared.unwrap_or_else(|why| std::panic::resume_unwind(why));
         (month, compared)
     });
+    let before_it = compared.as_ref().map(against::Compared::before);
+    let change = || against::change(asked, [days, before], &month, before_it);
+    let change = asked.compares().then(change);
     let budgets = asked.budgets(terms);
     let end_ms = asked.end_day * MILLIS_PER_DAY;
     let mut findings = month.findings;
@@ -392,6 +388,7 @@ pub fn render(
         borne: made.borne(&terms.owners),
         reconciled: invoice.map(|it| made.reconciled(it)),
         variance: compared.as_ref().map(|it| it.variance(made)),
+        change,
         compared: match compared.is_some() || asked.compares() && asked.whole.is_empty() {
             true => against::words(asked),
             false => String::new(),

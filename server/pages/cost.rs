@@ -4,7 +4,8 @@
 //! Live clusters are one sum; each simulated cluster has a section of its own, marked. The month comes
 //! from the ledger's days and is made again at most once in [`FRESH_FOR`], one at a time and to its end,
 //! whether who asked for it waits or not; nobody waits for it where the last one at the same prices is no older than
-//! [`STANDS_FOR`], and [`warm`] makes the month that runs before anybody asks. What is idle is of the last seconds. Both say of which moment they are.
+//! [`STANDS_FOR`], and [`warm`] makes the month that runs before anybody asks. With it is made what changed since the month
+//! before, of as many days. What is idle is of the last seconds. Both say of which moment they are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +14,8 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use gpufleet_analysis::chargeback::commitments::Commitments;
-use gpufleet_analysis::chargeback::spot::Outcome;
-use gpufleet_analysis::chargeback::view::{By, Group, Headline};
-use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY, Sum};
-use gpufleet_analysis::ledger;
+use gpufleet_analysis::chargeback::Sum;
 use gpufleet_analysis::money::{ratio, tenths};
-use gpufleet_analysis::report::efficiency::Serving;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
@@ -28,17 +24,19 @@ use super::frame::{self, Frame};
 use super::problem;
 use crate::answers::Answers;
 use crate::auth::Grant;
-use crate::money::report::{self, Asked};
-use crate::money::{Terms, month, now};
-use crate::store::Store;
+use crate::money::{Terms, now};
 use crate::view::FleetView;
 use crate::web::Web;
 use crate::words::text::{self, Name, amount, segment};
 use crate::words::{self, Said};
 
+mod changed;
+
 mod idle;
 
 mod line;
+
+mod made;
 
 mod savings;
 
@@ -52,6 +50,7 @@ pub mod warm;
 
 mod which;
 
+use made::{Made, TeamTime, make};
 pub use which::CostAsked;
 use which::Which;
 
@@ -109,6 +108,8 @@ struct Section {
     states: Vec<states::Row>,
     /// The month in one line, without its full stop.
     line: Said,
+    /// What changed since the month before.
+    changed: Said,
     /// When it was added up.
     made_at: String,
     idle: Vec<idle::Row>,
@@ -146,47 +147,12 @@ struct Notice {
     fix: String,
 }
 
-/// Months as they were last made, by what they are of: one is made at a time, each holds the days of a month.
+/// Months as they were last made, by what they are of: one is made at a time, each holds the days of a month
+/// and of the one before.
 pub struct Months(Answers<Scope, Made, Arc<str>>);
 
 /// A cluster, or all live ones; the month, as `2026-11`; and the number of the terms.
 type Scope = (Option<String>, String, u64);
-
-/// A month of who pays.
-struct TeamTime {
-    name: String,
-    sum: Sum,
-    active: Sum,
-    waste: Sum,
-    /// Of it nobody can say what it did: it is in no share of what was active.
-    unobserved: Sum,
-}
-
-/// A month of a scope.
-struct Made {
-    /// When it was added up.
-    at: Timestamp,
-    /// The month in words.
-    title: String,
-    /// Whether all of its days are over.
-    is_over: bool,
-    /// The month before it, `2026-09`.
-    before: String,
-    headline: Headline,
-    /// All of it, by state and why.
-    whole: Group,
-    /// What the month will come to, nano-units; none before there was a whole day.
-    forecast: Option<i128>,
-    /// By who pays.
-    teams: Vec<TeamTime>,
-    budgets: Vec<gpufleet_analysis::chargeback::budget::Standing>,
-    quotas: Vec<gpufleet_analysis::chargeback::quota::Standing>,
-    serving: Vec<Serving>,
-    spot: Outcome,
-    commitments: Option<Commitments>,
-    findings: Vec<String>,
-    currency: String,
-}
 
 /// `GET /cost`.
 pub async fn show(
@@ -327,67 +293,6 @@ impl Default for Months {
     }
 }
 
-async fn make(
-    store: Store,
-    terms: Arc<Terms>,
-    (scope, month, _): Scope,
-    at: Timestamp,
-) -> Result<Made, Arc<str>> {
-    let asked = which::asked(&month, scope.clone(), at);
-    let asked = asked.expect("the month was looked at before");
-    let read = async {
-        let mut days = month::read(&store, asked.days.clone(), scope.as_deref()).await?;
-        days.at = Some(at);
-        month::serve(&mut days, &store, &asked.days, scope.as_deref()).await?;
-        Ok::<_, crate::store::StoreError>(days)
-    };
-    let days = read.await;
-    let days = days.map_err(|error| Arc::from(error.to_string()))?;
-    let charged = tokio::task::spawn_blocking(move || charge(&asked, &days, &terms, at)).await;
-    charged.map_err(|error| Arc::from(error.to_string()))
-}
-
-fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Made {
-    let month = month::charge(days, asked.days.clone(), terms, Detail::Nodes);
-    let groups = month.made.grouped(&month.fleet, &[By::Team]);
-    let team = |group: Group| {
-        let of = |is_in: fn(ledger::State) -> bool| {
-            let mut sum = Sum::default();
-            let states = group.states.iter().filter(|it| is_in(*it.0));
-            states.for_each(|it| sum.add(it.1));
-            sum
-        };
-        TeamTime {
-            active: of(ledger::State::is_active),
-            waste: of(ledger::State::is_waste),
-            unobserved: of(|it| it == ledger::State::Unobserved),
-            name: group.words.concat(),
-            sum: group.sum,
-        }
-    };
-    let budgets = asked.budgets(terms);
-    let (now_ms, end_ms) = (at.millis(), asked.end_day * MILLIS_PER_DAY);
-    let mut findings = month.findings;
-    findings.extend(month.recorded.missing(&asked.days, at));
-    Made {
-        at,
-        title: asked.title.clone(),
-        is_over: end_ms <= now_ms,
-        before: report::month_of(Timestamp::from_millis(asked.before_day * MILLIS_PER_DAY)),
-        headline: month.made.headline(),
-        whole: month.made.whole(),
-        forecast: month.made.forecast(now_ms, end_ms),
-        teams: groups.into_iter().map(team).collect(),
-        budgets: month.made.budgets(&budgets, now_ms, end_ms),
-        quotas: month.made.quotas(&asked.quotas(terms), now_ms, end_ms),
-        currency: month.made.currency.clone(),
-        serving: month.serving,
-        spot: month.spot.total(),
-        commitments: Commitments::of(&month.made),
-        findings,
-    }
-}
-
 fn section(
     origin: Origin,
     cluster: Option<String>,
@@ -441,6 +346,7 @@ fn section(
             .collect(),
         states: states::rows(&made.whole, &made.currency),
         line: line::of(made),
+        changed: changed::of(made),
         made_at: text::moment(made.at),
         idle_at: text::moment(found.at),
         idle_sum: idle::sum(&idle, &made.currency),

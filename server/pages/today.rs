@@ -21,8 +21,12 @@ use crate::web::Web;
 use crate::words;
 use crate::words::text::{self, Name, amount, counted, grouped};
 
-/// Width of the bar of states in its own units.
-const BAR: usize = 1_000;
+mod bar;
+
+use bar::{Slice, bar};
+
+/// What GPUs are called that are measured, and nobody can say who holds them.
+const HOLDER_UNKNOWN: &str = "holder unknown";
 
 /// Longest sentence shown of a row, characters: an incident's words with its cause.
 const SENTENCE: usize = 300;
@@ -57,15 +61,6 @@ struct Part {
     unmeasured: Vec<Unmeasured>,
     changes: Vec<Entry>,
     more_changes: usize,
-}
-
-/// GPUs of one look in the bar.
-struct Slice {
-    x: usize,
-    width: usize,
-    look: words::Look,
-    count: String,
-    address: Option<String>,
 }
 
 /// A figure, or why there is none.
@@ -176,7 +171,8 @@ fn line(counts: &Counts) -> String {
         (counts.of(ledger::State::Unhealthy), "lost or unhealthy"),
         (counts.sum(is_starting), "starting"),
         (counts.of(ledger::State::Draining), "draining"),
-        (counts.of(ledger::State::Unobserved), "not measured"),
+        (counts.unmeasured(), "not measured"),
+        (counts.holder_unknown, HOLDER_UNKNOWN),
     ];
     let mut line = format!(
         "{} of {} at work",
@@ -224,33 +220,6 @@ fn part(section: &Section, today: &Today, stands: bool) -> Part {
     }
 }
 
-/// One slice for each look of a state; the three kinds of active share one.
-fn bar(counts: &Counts, origin: Origin) -> Vec<Slice> {
-    let mut looks: Vec<(words::Look, ledger::State, usize)> = Vec::new();
-    for state in words::ORDER {
-        let (look, count) = (words::look(state), counts.of(state));
-        match looks.iter_mut().find(|it| it.0 == look) {
-            _ if count == 0 => {}
-            Some(known) => known.2 += count,
-            None => looks.push((look, state, count)),
-        }
-    }
-    let mut before = 0;
-    let slice = |(look, state, count): (words::Look, ledger::State, usize)| {
-        let x = before * BAR / counts.all.max(1);
-        before += count;
-        Slice {
-            x,
-            width: before * BAR / counts.all.max(1) - x,
-            look,
-            count: grouped(count as f64),
-            // Only live clusters are filtered by state there.
-            address: (origin == Origin::Live).then(|| format!("/fleet?state={}", state.name())),
-        }
-    };
-    looks.into_iter().map(slice).collect()
-}
-
 fn figures(section: &Section, currency: &str, stands: bool) -> Vec<Figure> {
     const NO_PRICE: &str = "no GPU has a price";
     const NOT_JUDGED: &str = "what broke since is not known";
@@ -280,8 +249,8 @@ fn figures(section: &Section, currency: &str, stands: bool) -> Vec<Figure> {
     let share = section.wasted.zip(section.day_cost);
     let share = share.and_then(|(wasted, all)| ratio(wasted, 100, all));
     let idle = section.counts.sum(ledger::State::is_idle);
-    let unseen = section.counts.of(ledger::State::Unobserved);
-    let all_unseen = unseen > 0 && unseen == section.counts.all;
+    let (unseen, unknown) = (section.counts.unmeasured(), section.counts.holder_unknown);
+    let is_open = unseen + unknown == section.counts.all;
     vec![
         Figure {
             name: "Goes to waste a day",
@@ -297,21 +266,30 @@ fn figures(section: &Section, currency: &str, stands: bool) -> Vec<Figure> {
         },
         Figure {
             name: "Idle",
-            value: match all_unseen {
-                true => Err("no GPU is measured"),
-                false => Ok(counted(idle, "GPU", "GPUs")),
+            value: match (is_open, unseen, unknown) {
+                (false, ..) => Ok(counted(idle, "GPU", "GPUs")),
+                (true, _, 0) => Err("no GPU is measured"),
+                (true, 0, _) => Err("who holds the GPUs is not known"),
+                (true, ..) => Err("not known of any GPU"),
             },
-            anchor: "silent",
-            small: match unseen {
-                0 => "free, or held and not used".to_owned(),
-                _ => format!(
-                    "free, or held and not used; {} not measured",
-                    grouped(unseen as f64)
-                ),
-            },
+            anchor: if unseen > 0 { "silent" } else { "holders" },
+            small: not_idle(unseen, unknown),
         },
         incidents,
     ]
+}
+
+/// What is idle, and what may be.
+fn not_idle(unseen: usize, unknown: usize) -> String {
+    let mut small = "free, or held and not used".to_owned();
+    if unseen > 0 {
+        small.push_str(&format!("; {} not measured", grouped(unseen as f64)));
+    }
+    if unknown > 0 {
+        let unknown = grouped(unknown as f64);
+        small.push_str(&format!("; of {unknown} it is not known who holds them"));
+    }
+    small
 }
 
 fn row(it: &Waste, today: &Today, dearest: i128) -> Row {
@@ -428,45 +406,25 @@ fn entry(change: &Change) -> Entry {
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::ledger::Reason;
+
     use super::*;
 
     #[test]
     fn the_line_counts_every_gpu_once_and_names_what_is_not_measured() {
         let mut counts = Counts::default();
         for state in ledger::State::ALL {
-            counts.add(state);
+            counts.add(state, Reason::Unknown);
         }
-        counts.add(ledger::State::Unobserved);
+        counts.add(ledger::State::Unobserved, Reason::HolderUnknown);
         let line_of_all = line(&counts);
         assert_eq!(
             line_of_all,
-            "4 of 14 GPUs at work, 3 idle, 1 stalled, 1 lost or unhealthy, 2 starting, 1 draining, 2 not measured"
+            "4 of 14 GPUs at work, 3 idle, 1 stalled, 1 lost or unhealthy, 2 starting, 1 draining, 1 not measured, 1 holder unknown"
         );
         let parts = line_of_all.split(", ");
         let named = parts.filter_map(|it| it.split(' ').next()?.parse::<usize>().ok());
         assert_eq!(named.sum::<usize>(), counts.all, "{line_of_all}");
         assert_eq!(line(&Counts::default()), "0 of 0 GPUs at work");
-    }
-
-    #[test]
-    fn the_bar_is_full_and_has_no_gap() {
-        let mut counts = Counts::default();
-        for (state, count) in [
-            (ledger::State::ActiveUnrated, 3),
-            (ledger::State::ActiveEfficient, 4),
-            (ledger::State::Parked, 1),
-            (ledger::State::Unobserved, 5),
-        ] {
-            (0..count).for_each(|_| counts.add(state));
-        }
-        let bar = bar(&counts, Origin::Simulated);
-        assert_eq!(bar.len(), 3, "kinds of active are one slice");
-        let mut end = 0;
-        for slice in &bar {
-            assert_eq!(slice.x, end);
-            assert_eq!(slice.address, None, "the fleet page filters what is live");
-            end += slice.width;
-        }
-        assert_eq!(end, BAR);
     }
 }

@@ -1,8 +1,7 @@
-//! What is in no row and no sum because it is not measured, each with what would measure it.
+//! What is in no row and no sum because it is not measured, or not known whose it is, each with what mends that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpufleet_analysis::ledger::State;
 use gpufleet_telemetry::identity::Origin;
 
 use super::Look;
@@ -10,12 +9,12 @@ use super::training::Unrated;
 use super::waste::{Kind, Waste};
 use crate::words::text::counted;
 
-/// Something that is not measured.
+/// Something that is not measured, or not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmeasured {
     /// What, in one sentence.
     pub what: String,
-    /// What would measure it.
+    /// What mends that.
     pub fix: &'static str,
     /// The page with the line that mends it.
     pub address: Option<&'static str>,
@@ -30,7 +29,8 @@ pub(super) fn of(
 ) -> Vec<Unmeasured> {
     let is_here = |cluster: &str| look.origin(cluster) == Some(origin);
     let found = look.found;
-    let blind = look.view.counts(origin).of(State::Unobserved);
+    let counts = look.view.counts(origin);
+    let (blind, unknown) = (counts.unmeasured(), counts.holder_unknown);
     let unpriced = found.unpriced.iter().filter(|it| is_here(&it.0.cluster));
     let unpriced: usize = unpriced.map(|it| it.1.len()).sum();
     let unowned = found.unowned.iter().filter(|it| is_here(&it.0.0));
@@ -51,6 +51,15 @@ pub(super) fn of(
             ),
             "The page Health says what opens the eye.",
             Some("/health#silent"),
+        ),
+        one(
+            unknown,
+            format!(
+                "{} measured, holder unknown: they are called neither idle nor anybody's.",
+                counted(unknown, "GPU is", "GPUs are")
+            ),
+            "The page Health has the line that shows who holds them.",
+            Some("/health#holders"),
         ),
         one(
             unpriced,

@@ -86,18 +86,21 @@ impl Grouping {
 
     fn finish(self, at: Timestamp) -> FleetView {
         let clusters = self.clusters.into_iter().map(|((origin, name), nodes)| {
-            let nodes: Vec<NodeView> = nodes
-                .into_values()
-                .map(|parts| parts.finish(origin, at))
-                .collect();
+            let has_ended = |parts: &NodeParts| parts.has_ended(origin, at);
+            let (ended, nodes): (Vec<_>, Vec<_>) = nodes.into_values().partition(has_ended);
+            let [ended, nodes] = [ended, nodes].map(|all| {
+                let finished = all.into_iter().map(|parts| parts.finish(origin, at));
+                finished.collect::<Vec<NodeView>>()
+            });
             let mut counts = Counts::default();
             for gpu in nodes.iter().flat_map(|node| &node.gpus) {
-                counts.add(gpu.state);
+                counts.add(gpu.state, gpu.reason);
             }
             Arc::new(ClusterView {
                 name,
                 origin,
                 nodes,
+                ended,
                 counts,
             })
         });
@@ -110,6 +113,12 @@ impl Grouping {
 }
 
 impl NodeParts {
+    /// Whether only processes told of it, and none is heard any more. A recording that has ended stays.
+    fn has_ended(&self, origin: Origin, at: Timestamp) -> bool {
+        let is_process = !self.contact.is_of_machine();
+        is_process && origin != Origin::Recorded && self.contact.is_silent(at)
+    }
+
     fn finish(mut self, origin: Origin, at: Timestamp) -> NodeView {
         for (parent, share) in self.shares {
             let gpus = &mut self.node.gpus;

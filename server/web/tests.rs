@@ -637,7 +637,7 @@ async fn what_is_simulated_or_recorded_is_in_no_live_total_and_marked_on_every_p
     assert_eq!(fleet["simulated"]["gpus"], 64);
     assert_eq!(fleet["recorded"]["gpus"], 1);
     let (_, page) = server.get("/fleet").await;
-    let line = "<b>53 of 73 GPUs at work, 8 idle, 1 lost or unhealthy, 11 not measured</b>";
+    let line = "<b>53 of 73 GPUs at work, 8 idle, 1 lost or unhealthy, 8 not measured, 3 holder unknown</b>";
     assert!(page.contains(line), "{page}");
     let (_, today) = server.get("/").await;
     assert!(today.contains(line), "both begin alike: {today}");

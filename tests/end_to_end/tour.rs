@@ -33,10 +33,10 @@ const TOUR: [(&str, &[&str]); 4] = [
         &[
             "{more}",
             "{number} of 64 GPUs at work, {states}; {money} a day of {money} goes to waste; {number} incident{s} open on {number} node{s}",
-            "A DAY KIND WHERE OWNER WHAT TO DO",
-            "{money} free cluster demo platform 40 GPUs on 6 nodes that nobody {more} Give them to who waits for GPUs, {more}",
-            "{money} broken GPU 3 of demo-node-2 foundation-models XID 79, the GPU fell off the bus Drain the node and reboot it.",
-            "{money} failed run llama-70b-pretrain foundation-models {number} attempt{s} broke off in the last {more} Drain the failed GPU, so that the {more}",
+            "A DAY KIND WHERE OWNER STATUS WHAT TO DO",
+            "{money} free cluster demo platform no incident 40 GPUs on 6 nodes that nobody {more} Give them to who waits for GPUs, {more}",
+            "{money} broken GPU 3 of demo-node-2 foundation-models open, in nobody's hands XID 79, the GPU fell off the bus Drain the node and reboot it.",
+            "{money} failed run llama-70b-pretrain foundation-models over {number} attempt{s} broke off in the last {more} Drain the failed GPU, so that the {more}",
         ],
     ),
     (
@@ -100,13 +100,14 @@ fn is(name: &str, text: &str) -> bool {
 }
 
 /// What GPUs may do that are not at work.
-const DOES: [&str; 6] = [
+const DOES: [&str; 7] = [
     "idle",
     "stalled",
     "lost or unhealthy",
     "starting",
     "draining",
     "not measured",
+    "holder unknown",
 ];
 
 /// Whether a line is what the tour has there.

@@ -3,16 +3,23 @@
 //! A month that is over is compared with all of the one before. Of one that runs its days that are over are compared with
 //! as many of the month before, or all of that where it is shorter: else a month would be cheaper until it ends, and on
 //! its first days by nearly all.
+//!
+//! What is said of it in a line ([`change`]) is of days that are recorded in both, of every cluster that is in one of them:
+//! days of which nothing is recorded are no cheaper than others. The report's tables say beside them which are missing.
 
 use std::ops::Range;
 
+use gpufleet_analysis::chargeback::change::Change;
 use gpufleet_analysis::chargeback::variance::Variance;
 use gpufleet_analysis::chargeback::{Chargeback, Detail, MILLIS_PER_DAY};
+use gpufleet_analysis::report::day_text;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::super::Terms;
-use super::super::month::{self, Days, Month};
+use super::super::month::{self, Days, Month, Recorded};
 use super::{Asked, month_of, title};
+use crate::store::{Store, StoreError};
+use crate::words::text::counted;
 
 /// What is compared.
 pub(super) struct Compared {
@@ -21,21 +28,117 @@ pub(super) struct Compared {
     own: Option<Chargeback>,
 }
 
+/// Reads the days of the month before with which a month is compared; none where it is not.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn read_before(store: &Store, asked: &Asked) -> Result<Days, StoreError> {
+    let range = asked.days_before();
+    match asked.compares() && !range.is_empty() {
+        true => month::ledger(store, range, asked.cluster.as_deref()).await,
+        false => Ok(Days::default()),
+    }
+}
+
+/// Charges a month, lines by node, and beside it the days of the month before: the month, and its [`change`]. Takes
+/// seconds of CPU for 10,000 GPUs: not for a thread that serves.
+pub fn charge(
+    asked: &Asked,
+    [days, before]: [&Days; 2],
+    terms: &Terms,
+) -> (Month, Result<Change, String>) {
+    let (month, earlier) = std::thread::scope(|scope| {
+        let earlier = scope.spawn(|| charged_before(asked, before, terms));
+        let month = month::charge(days, asked.days.clone(), terms, Detail::Nodes);
+        let earlier = earlier.join();
+        let earlier = earlier.unwrap_or_else(|why| std::panic::resume_unwind(why));
+        (month, earlier)
+    });
+    let change = change(asked, [days, before], &month, earlier.as_ref());
+    (month, change)
+}
+
 /// Charges what is compared; none where there is nothing of the month before, or no day of this one is over.
 pub(super) fn charged(
     asked: &Asked,
     [days, before]: [&Days; 2],
     terms: &Terms,
 ) -> Option<Compared> {
-    let range = asked.days_before();
-    let is_there = !before.days.is_empty() || !before.lives.is_empty();
-    if range.is_empty() || !is_there {
-        return None;
-    }
+    let before = charged_before(asked, before, terms)?;
     let is_part = asked.whole != asked.days;
     Some(Compared {
-        before: month::charge(before, range, terms, Detail::Nodes),
+        before,
         own: is_part.then(|| month::charged(days, &asked.whole, terms)),
+    })
+}
+
+fn charged_before(asked: &Asked, before: &Days, terms: &Terms) -> Option<Month> {
+    let range = asked.days_before();
+    let is_there = !before.days.is_empty() || !before.lives.is_empty();
+    (is_there && !range.is_empty()).then(|| month::charge(before, range, terms, Detail::Nodes))
+}
+
+/// What the month's whole days came to against as many of the month before, which is none where there is nothing of it;
+/// in a sentence why that cannot be said where some of these days are not recorded or cannot be read.
+pub(super) fn change(
+    asked: &Asked,
+    [days, before]: [&Days; 2],
+    month: &Month,
+    earlier: Option<&Month>,
+) -> Result<Change, String> {
+    let (own, theirs) = (&asked.whole, &asked.days_before());
+    if own.is_empty() {
+        return Err(words(asked));
+    }
+    let (title, title_before) = (&asked.title, before_title(asked));
+    let not_compared = |why: String| format!("Not compared with {title_before}: {why}.");
+    let recorded = [Some(month), earlier].into_iter().flatten();
+    // A cluster that was there in one of them is one of which each day should be recorded.
+    let recorded = Recorded::together(recorded.map(|it| &it.recorded));
+    let (is_whole, is_all_before) = (*own == asked.days, theirs.end == asked.days.start);
+    let missing = not_recorded(&recorded, (own, is_whole), title)
+        .or_else(|| not_recorded(&recorded, (theirs, is_all_before), &title_before))
+        .or_else(|| Some(format!("of {title}, {}", days.not_read(own)?)))
+        .or_else(|| Some(format!("of {title_before}, {}", before.not_read(theirs)?)));
+    match (missing, earlier) {
+        (Some(why), _) => Err(not_compared(why)),
+        (None, Some(earlier)) => Ok(month.made.change(own, &earlier.made, theirs)),
+        // There is no month before the first of all.
+        (None, None) => Err(not_compared("there is nothing of it".to_owned())),
+    }
+}
+
+/// That some of these days of a month, which may be all of it, are not recorded, of any cluster or of some; none where
+/// all are.
+fn not_recorded(
+    recorded: &Recorded,
+    (range, is_all): (&Range<i64>, bool),
+    title: &str,
+) -> Option<String> {
+    let (days, clusters) = recorded.lacking(range);
+    let (first, last) = (*days.first()?, *days.last()?);
+    let count = counted(days.len(), "day", "days");
+    let within = match clusters.as_slice() {
+        [] => String::new(),
+        [one] => format!(" in {one}"),
+        // Which of them lacks which day, the report says.
+        all => {
+            let clusters = counted(all.len(), "cluster", "clusters");
+            return Some(format!(
+                "some of {clusters} have no record of {count} of {title}"
+            ));
+        }
+    };
+    let is_stretch = usize::try_from(last - first).is_ok_and(|it| it + 1 == days.len());
+    let is_beginning = is_stretch && first == range.start;
+    Some(match (is_beginning, last + 1 == range.end) {
+        (true, true) if is_all => format!("{title} was not recorded{within}"),
+        (true, true) => match range.end - range.start {
+            1 => format!("the first day of {title} was not recorded{within}"),
+            all => format!("the first {all} days of {title} were not recorded{within}"),
+        },
+        (true, false) => format!("{title} is recorded{within} from {} on", day_text(last + 1)),
+        (false, _) => format!("nothing is recorded{within} of {count} of {title}"),
     })
 }
 
@@ -54,10 +157,8 @@ pub(super) fn findings(
 }
 
 /// What is compared with what, in a sentence.
-pub(super) fn words(asked: &Asked) -> String {
-    let month = &asked.title;
-    let before = Timestamp::from_millis(asked.before_day * MILLIS_PER_DAY);
-    let before = title(&month_of(before));
+pub fn words(asked: &Asked) -> String {
+    let (month, before) = (&asked.title, before_title(asked));
     if asked.whole == asked.days {
         return format!("All of {month} against all of {before}.");
     }
@@ -77,7 +178,18 @@ pub(super) fn words(asked: &Asked) -> String {
     }
 }
 
+/// The month before, in words.
+fn before_title(asked: &Asked) -> String {
+    let before = Timestamp::from_millis(asked.before_day * MILLIS_PER_DAY);
+    title(&month_of(before))
+}
+
 impl Compared {
+    /// The days of the month before.
+    pub(super) const fn before(&self) -> &Month {
+        &self.before
+    }
+
     /// What the change is made of, to the month as the report has it.
     pub(super) fn variance(&self, month: &Chargeback) -> Variance {
         self.own
@@ -97,7 +209,7 @@ mod tests {
     use super::super::{Form, What, render};
     use super::*;
     use crate::money::terms::Sources;
-    use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay};
+    use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay, UnreadDay};
 
     const CARD: &str = "NVIDIA L40S";
     const HOUR: i64 = 3_600_000;
@@ -215,6 +327,11 @@ mod tests {
         for part in ["change", "price", "volume", "mix", "efficiency"] {
             assert_eq!(told["variance"][part], "0.0", "{part}");
         }
+        let against = &told["against"];
+        assert_eq!(against["change"], "0.0", "nor is today in it: {against}");
+        assert_eq!(against["days"]["gpu_millis"], 9 * 24 * HOUR);
+        assert_eq!(against["days_before"], against["days"]);
+        assert_eq!(against["compared"], words(&asked).as_str());
         assert_eq!(told["variance"]["compared"], words(&asked).as_str());
         // On the first day there is nothing to compare, and nothing is.
         let now = at("2026-11-01T08:00:00Z");
@@ -223,5 +340,81 @@ mod tests {
         let told = render(&asked, &[first, Days::default()], &terms, None, now);
         let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
         assert!(told["variance"].is_null());
+        assert_eq!(told["against"]["not_compared"], words(&asked).as_str());
+    }
+
+    #[test]
+    fn nothing_is_compared_with_time_that_was_not_recorded() {
+        let terms = Terms::of(Sources {
+            gpu_hour_usd: [(CARD.to_owned(), "2".to_owned())].into(),
+            ..Sources::default()
+        });
+        let now = at("2026-11-10T08:00:00Z");
+        let asked = asked("2026-11", now);
+        let (own, theirs) = (asked.days.start, asked.before_day);
+        let of = |range: Range<i64>| days(range, 24);
+        let said = |month: &Days, before: &Days| charge(&asked, [month, before], &terms).1;
+        let (month, before) = (of(own..own + 10), of(theirs..theirs + 9));
+        let change = said(&month, &before).expect("both are recorded");
+        assert_eq!((change.cost(), change.percent()), (0, Some(0)));
+        let not = |month: &Days, before: &Days, why: &str| {
+            let expected = format!("Not compared with October 2026: {why}.");
+            assert_eq!(said(month, before), Err(expected));
+        };
+        let none = Days::default();
+        not(
+            &month,
+            &none,
+            "the first 9 days of October 2026 were not recorded",
+        );
+        not(
+            &month,
+            &of(theirs + 4..theirs + 9),
+            "October 2026 is recorded in lab from 2026-10-05 on",
+        );
+        let mut holed = of(theirs..theirs + 9);
+        holed.days.remove(5);
+        not(
+            &month,
+            &holed,
+            "nothing is recorded in lab of 1 day of October 2026",
+        );
+        not(
+            &of(own + 2..own + 10),
+            &before,
+            "November 2026 is recorded in lab from 2026-11-03 on",
+        );
+        // One that is there in the month alone is no dearer for it.
+        let mut two = of(own..own + 10);
+        let other: Vec<LedgerDay> = two.days.iter().cloned().map(elsewhere).collect();
+        two.days.extend(other);
+        not(
+            &two,
+            &before,
+            "the first 9 days of October 2026 were not recorded in new",
+        );
+        let mut unread = of(theirs..theirs + 9);
+        let of_lab = |day| UnreadDay {
+            day,
+            subject: 2,
+            cluster: "lab".to_owned(),
+        };
+        unread.unreadable = vec![of_lab(theirs), of_lab(theirs + 1)];
+        not(
+            &month,
+            &unread,
+            "of October 2026, 2 days of GPUs cannot be read and are left out: the server's log names them",
+        );
+    }
+
+    /// The same day of another card in another cluster.
+    fn elsewhere(day: LedgerDay) -> LedgerDay {
+        let mut of = DayOf::clone(&day.of);
+        (of.cluster, of.id) = ("new".to_owned(), "GPU-2".to_owned());
+        of.facts.node = "node-2".to_owned();
+        LedgerDay {
+            of: Arc::new(of),
+            ..day
+        }
     }
 }

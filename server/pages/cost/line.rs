@@ -92,6 +92,8 @@ mod tests {
             headline,
             whole: Group::default(),
             forecast: forecast.map(|it| it * 1_000_000_000),
+            change: Err(String::new()),
+            compared: String::new(),
             teams: Vec::new(),
             budgets: Vec::new(),
             quotas: Vec::new(),

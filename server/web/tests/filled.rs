@@ -136,6 +136,8 @@ async fn the_page_of_a_month_with_hours_has_states_teams_and_a_model_server() {
         "<a class=\"missing\" href=\"/health#readers\">not told</a>",
         "<td data-label=\"Team\">unowned</td>",
         "GPU-hours",
+        // Its hours are of today alone.
+        "<p>Not compared with August 2026: the first 20 days of September 2026 were not recorded.</p>",
     ] {
         assert!(page.contains(words), "{words} is not in {page}");
     }

@@ -56,14 +56,16 @@ async fn what_nobody_holds_is_ranked_by_its_price_with_what_to_do_and_what_is_si
     let simulated = row(&today, "simulated", "free").expect("three nodes are free");
     assert_eq!(dollars(&simulated["nano_per_day"]), 24 * 240);
     let said = live["not_measured"].to_string();
-    for words in ["11 GPUs are not measured", "1 running job is not compared"] {
+    assert!(said.contains("1 running job is not compared"), "{said}");
+    for words in ["8 GPUs are not measured", "3 GPUs are measured, holder"] {
         assert!(said.contains(words), "{words} is not in {said}");
     }
+    assert_eq!(live["counts"]["holder_unknown"], 3);
     assert_eq!(today["recorded_gpus"], 1);
     let (status, page) = server.get("/").await;
     assert_eq!(status, StatusCode::OK);
     for words in [
-        "53 of 73 GPUs at work, 8 idle, 1 lost or unhealthy, 11 not measured",
+        "53 of 73 GPUs at work, 8 idle, 1 lost or unhealthy, 8 not measured, 3 holder unknown",
         "In no live total: 64 GPUs simulated and 1 GPU recorded.",
         "$1\u{202f}920.00",
         "SIMULATED",
