@@ -1,4 +1,4 @@
-//! A chargeback as a file: CSV and JSON, FOCUS 1.2, a page for people, and what time was worth.
+//! A chargeback as a file: CSV and JSON, FOCUS 1.2, a page for people, what time was worth, and whether it adds up.
 //!
 //! Pure functions of a [`Report`]: the same numbers in each form, to the nano-unit where a program
 //! reads it and to the cent where a person does.
@@ -10,6 +10,8 @@ pub mod efficiency;
 pub mod focus;
 
 mod html;
+
+pub mod reconcile;
 
 #[cfg(test)]
 mod tests;
@@ -137,7 +139,6 @@ pub fn csv(report: &Report<'_>) -> String {
 pub fn json(report: &Report<'_>) -> String {
     let made = report.chargeback;
     let headline = made.headline();
-    let balance = made.balance();
     let groups = made.grouped(report.fleet, &report.by);
     let borne = report.borne.iter();
     let value = serde_json::json!({
@@ -156,26 +157,13 @@ pub fn json(report: &Report<'_>) -> String {
         "unpriced": sum_json(&headline.unpriced),
         "unused_commitments": sum_json(&headline.unused),
         "states": states_json(&made.whole()),
-        "balance": {
-            "lines": decimal(balance.lines),
-            "nodes": decimal(balance.nodes),
-            "is_exact": balance.is_exact(),
-        },
+        "balance": reconcile::balance_json(made),
         "groups": groups.iter().map(|it| group_json(report, it)).collect::<Vec<_>>(),
         "days": days_json(made),
         "borne": borne.map(|(who, cost)| serde_json::json!({
             "payer": bearer(who).0, "cost": decimal(*cost), "what": bearer(who).1,
         })).collect::<Vec<_>>(),
-        "invoice": report.reconciled.as_ref().map(|it| serde_json::json!({
-            "estimate": decimal(it.estimate),
-            "billed": decimal(it.billed),
-            "credits": decimal(it.credits),
-            "total": decimal(it.total),
-            "residual": decimal(it.residual),
-            "is_off": it.is_off(),
-            "besides": it.besides.iter().map(|(kind, cost)| (kind.name(), decimal(*cost)))
-                .collect::<BTreeMap<_, _>>(),
-        })),
+        "invoice": report.reconciled.as_ref().map(reconcile::invoice_json),
         "variance": report.variance.map(|it| serde_json::json!({
             "change": decimal(it.change),
             "price": decimal(it.price),

@@ -115,7 +115,7 @@ impl Client {
 
     /// The answer to a POST of JSON there.
     pub(crate) fn post(&self, path: &str, said: &Value) -> Result<Value, Refusal> {
-        self.answer(path, Some(said))
+        self.answer(path, Some(said.to_string().into()))
     }
 
     /// Lets time pass before the next question: what was waited for is there.
@@ -139,7 +139,7 @@ impl Client {
         &self.waiting
     }
 
-    fn answer(&self, path: &str, said: Option<&Value>) -> Result<Value, Refusal> {
+    fn answer(&self, path: &str, said: Option<Bytes>) -> Result<Value, Refusal> {
         let (status, body) = self.send(path, said)?;
         let json = serde_json::from_slice::<Value>(&body);
         // A silence that is made is answered 201; the health check says 503 with its whole answer when a
@@ -155,9 +155,9 @@ impl Client {
         }
     }
 
-    /// The answer to the same, as it is: a report is no JSON.
-    pub(crate) fn text(&self, path: &str) -> Result<String, Refusal> {
-        let (status, body) = self.send(path, None)?;
+    /// The answer to a GET there, or to a POST of what is sent, as it is: a report is no JSON.
+    pub(crate) fn text(&self, path: &str, sent: Option<Bytes>) -> Result<String, Refusal> {
+        let (status, body) = self.send(path, sent)?;
         let text = String::from_utf8_lossy(&body).into_owned();
         match (status, serde_json::from_str::<Value>(&text)) {
             (StatusCode::OK, _) => Ok(text),
@@ -180,7 +180,7 @@ impl Client {
         }
     }
 
-    fn send(&self, path: &str, said: Option<&Value>) -> Result<(StatusCode, Bytes), Refusal> {
+    fn send(&self, path: &str, said: Option<Bytes>) -> Result<(StatusCode, Bytes), Refusal> {
         let no_server = |why: String| Refusal::NoServer {
             server: self.server(),
             why,
@@ -198,13 +198,13 @@ impl Client {
     async fn exchange(
         &self,
         path: &str,
-        said: Option<&Value>,
+        said: Option<Bytes>,
     ) -> anyhow::Result<(StatusCode, Bytes)> {
         // A server may end a connection that is quiet just when it is used again. What only asks is then asked once
         // more; of what changes something nobody would know whether it was taken.
         if let Some(mut kept) = self.kept.take().filter(|_| said.is_none())
             && kept.ready().await.is_ok()
-            && let Ok(answer) = kept.send_request(self.request(path, said)?).await
+            && let Ok(answer) = kept.send_request(self.request(path, None)?).await
         {
             return self.whole(kept, answer).await;
         }
@@ -255,7 +255,7 @@ impl Client {
         }
     }
 
-    fn request(&self, path: &str, said: Option<&Value>) -> anyhow::Result<Request<Full<Bytes>>> {
+    fn request(&self, path: &str, said: Option<Bytes>) -> anyhow::Result<Request<Full<Bytes>>> {
         let before = self.server.path().trim_end_matches('/');
         let host = self.server.authority().map_or("", |it| it.as_str());
         let mut request = Request::builder()
@@ -278,8 +278,7 @@ impl Client {
         if said.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
-        let body = said.map(|it| Bytes::from(it.to_string()));
-        Ok(request.body(Full::new(body.unwrap_or_default()))?)
+        Ok(request.body(Full::new(said.unwrap_or_default()))?)
     }
 }
 

@@ -128,7 +128,7 @@ enum Command {
     /// Whether a way to people works.
     #[command(subcommand)]
     Notify(tell::Notify),
-    /// A month as money: who owes what, and what time was worth.
+    /// A month as money: who owes what, what time was worth, and whether it adds up.
     Report(report::Report),
 }
 
@@ -217,6 +217,7 @@ mod tests {
             "find",
             "job",
             "profile",
+            "report",
         ] {
             let mut command = Arguments::command();
             let found = command.find_subcommand_mut(name);

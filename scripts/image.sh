@@ -75,7 +75,11 @@ set -e
 test -f Cargo.lock && test -f server/main.rs
 case "$*" in
 "build --release --locked "*) ;;
-"tree --locked "*) echo "a-crate v1.0.0 MIT" && exit ;;
+"tree --locked "*)
+    source=${CARGO_HOME:-$HOME/.cargo}/registry/src/here/a-crate-1.0.0
+    mkdir -p "$source" && echo "the text" >"$source/LICENSE"
+    echo "a-crate v1.0.0 MIT" && exit
+    ;;
 *) echo "cargo $*: not what the image is built by" >&2 && exit 1 ;;
 esac
 mkdir -p target/release
@@ -108,6 +112,8 @@ CARGO
         ours run --isolation chroot "$container" -- test -s "/usr/share/doc/gpufleet/$text" ||
             { echo "image: it says nothing of licences: $text" >&2 && exit 1; }
     done
+    ours run --isolation chroot "$container" -- grep -qx 'the text' /usr/share/doc/gpufleet/THIRD-PARTY ||
+        { echo "image: it has no texts of licences" >&2 && exit 1; }
     for left in /source /usr/local/cargo /programs; do
         ours run --isolation chroot "$container" -- test ! -e "$left" ||
             { echo "image: what it was built from is in it: $left" >&2 && exit 1; }

@@ -68,7 +68,7 @@ install -D -m 644 -t "$tree/usr/share/doc/gpufleet" LICENSE
 scripts/notices.sh >"$tree/usr/share/doc/gpufleet/THIRD-PARTY"
 cat >"$tree/usr/share/doc/gpufleet/copyright" <<'COPYRIGHT'
 gpufleet is under the Apache License 2.0: LICENSE in this folder, as /usr/share/common-licenses/Apache-2.0.
-The crates of others that are in its programs are in THIRD-PARTY, each with its licence.
+The crates of others that are in its programs are in THIRD-PARTY, with the texts of their licences.
 COPYRIGHT
 chmod 644 "$tree/usr/share/doc/gpufleet/THIRD-PARTY" "$tree/usr/share/doc/gpufleet/copyright"
 for side in agent server; do

@@ -147,6 +147,7 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(agents::agents))
         .routes(routes!(reports::chargeback))
         .routes(routes!(reports::efficiency))
+        .routes(routes!(reports::reconcile, reports::reconcile_bill))
         .routes(routes!(savings::savings))
         .routes(routes!(incidents::incidents))
         .routes(routes!(incidents::incident))

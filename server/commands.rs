@@ -13,7 +13,7 @@ use gpufleet_analysis::price_book::catalog;
 use gpufleet_analysis::price_book::export::Invoice;
 use gpufleet_analysis::report::focus;
 use gpufleet_server::config::Config;
-use gpufleet_server::money::report::{self, Asked, Form, What};
+use gpufleet_server::money::report::{self, Asked, Form, What, bill};
 use gpufleet_server::money::tables::{self, Kind};
 use gpufleet_server::money::terms::Sources;
 use gpufleet_server::money::{Money, import};
@@ -55,7 +55,7 @@ pub(crate) enum Command {
 /// Which report.
 #[derive(Debug, Args)]
 pub(crate) struct ReportFlags {
-    /// Who owes what, or what time was worth.
+    /// Who owes what, what time was worth, or whether it adds up.
     what: What,
     /// The month, `2026-10`; without it the one that runs.
     #[arg(long)]
@@ -156,20 +156,10 @@ async fn report(
     Ok(report::render(&asked, &days, &terms, invoice.as_ref(), now))
 }
 
-/// The rows of a billing export that are of a month's invoice. A file without any is refused: against an invoice of
-/// nothing all of the estimate would be a residual.
+/// The rows of a billing export that are of a month's invoice. A file without any is refused.
 fn invoice_of(path: &Path, month: &str, currency: &str) -> anyhow::Result<Invoice> {
-    let invoice = Invoice::read(&read(path)?, month, currency);
-    if invoice.rows > 0 {
-        return Ok(invoice);
-    }
-    let left_out = invoice.left_out.iter();
-    let left_out = left_out.map(|(why, rows)| format!("; {rows} rows were left out: {why}"));
-    bail!(
-        "{} has no row of the invoice of {month}{}",
-        path.display(),
-        left_out.collect::<String>()
-    )
+    let invoice = bill::invoice_of(&read(path)?, month, currency);
+    invoice.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
 }
 
 async fn prices(

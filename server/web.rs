@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::header::{
-    AUTHORIZATION, CONTENT_SECURITY_POLICY, COOKIE, HeaderName, REFERRER_POLICY,
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, COOKIE, HeaderName, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, body::Body};
 use gpufleet_telemetry::gpu_specs::Specs;
+use http_body_util::Limited;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::{CompressionLayer, CompressionLevel};
-use tower_http::limit::RequestBodyLimitLayer;
 
 use crate::api::parameters::Known;
 use crate::auth::{AuthError, Grant, Role};
@@ -38,7 +38,7 @@ pub mod same_origin;
 
 pub mod errors;
 
-/// Longest body of a request: a command for an agent, or the sign-in form.
+/// Longest body of a request but a bill ([`api::reports::MAX_BILL_BYTES`]): a command for an agent, or the sign-in form.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// How hard answers are packed, of 1 to 9: a page of 10,000 tiles to a twentieth, in milliseconds.
@@ -81,6 +81,8 @@ pub struct Web {
     pub reports: Arc<tokio::sync::Semaphore>,
     /// Room for reports that are on their way to who asked for them.
     pub sent_reports: api::reports::Room,
+    /// Room for bills that are on their way here.
+    pub sent_bills: api::reports::Room,
     /// The ledgers of clusters on the fleet's page.
     pub days: pages::day::Days,
     /// The months of the cost page.
@@ -128,7 +130,8 @@ pub fn shared(app: App) -> Arc<Web> {
         maps: pages::run::Maps::default(),
         goodputs: pages::run::Goodputs::default(),
         reports: Arc::new(tokio::sync::Semaphore::new(REPORTS)),
-        sent_reports: api::reports::Room::default(),
+        sent_reports: api::reports::Room::of_reports(),
+        sent_bills: api::reports::Room::of_bills(),
         views: Views::default(),
         counted: metrics::own::Counted::default(),
         renderings: pages::fleet::Renderings::default(),
@@ -177,7 +180,7 @@ fn around(routes: Router<Arc<Web>>, web: Arc<Web>) -> Router {
     routes
         .layer(CatchPanicLayer::custom(errors::on_panic))
         .layer(middleware::from_fn(in_time))
-        .layer(RequestBodyLimitLayer::new(MAX_BODY_BYTES))
+        .layer(middleware::from_fn(of_length))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&web),
             errors::with_words,
@@ -262,6 +265,26 @@ async fn lead_api(State(web): State<Arc<Web>>, request: Request, next: Next) -> 
         }
         None => next.run(request).await,
     }
+}
+
+/// Longest body that an address takes, bytes.
+fn longest_body(method: &Method, path: &str) -> usize {
+    match (method, path) {
+        (&Method::POST, api::reports::RECONCILE) => api::reports::MAX_BILL_BYTES,
+        _ => MAX_BODY_BYTES,
+    }
+}
+
+/// Refuses a body that is longer than its address takes: before it comes where its length is told, else when it has.
+async fn of_length(request: Request<Body>, next: Next) -> Response {
+    let most = longest_body(request.method(), request.uri().path());
+    let told = request.headers().get(CONTENT_LENGTH);
+    let told = told.and_then(|it| it.to_str().ok()?.parse::<u64>().ok());
+    if told.is_some_and(|it| it > most as u64) {
+        return StatusCode::PAYLOAD_TOO_LARGE.into_response();
+    }
+    let request = request.map(|body| Body::new(Limited::new(body, most)));
+    next.run(request).await
 }
 
 /// Gives a request up that takes too long.

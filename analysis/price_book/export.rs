@@ -8,6 +8,8 @@
 //! its own: so what is a discount by its type is taken off what the row was for, and the rest, such as a promotion, is a
 //! credit. Costs are decimals with more digits than a nano-unit; each amount is rounded once, to the nearest. Rows in
 //! another currency or of another month are left out and noted.
+//!
+//! Limits: what was left out has [`MAX_REASONS`] reasons of [`REASON_CHARACTERS`] each, since they quote the rows.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,6 +17,15 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::money;
+
+/// Most reasons for which rows are left out that are told apart: what is sent may be wrong in each row.
+pub const MAX_REASONS: usize = 20;
+
+/// Longest of them, characters: a row may have a text of any length where a number belongs.
+pub const REASON_CHARACTERS: usize = 200;
+
+/// What the other rows that were left out are counted under.
+const OTHER_REASONS: &str = "for other reasons";
 
 /// What a row was billed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -305,33 +316,37 @@ impl Invoice {
     pub fn read(text: &str, month: &str, currency: &str) -> Self {
         let month = month.replace('-', "");
         let mut invoice = Self::default();
+        let mut read = Vec::new();
+        let mut take = |row: Result<Row, serde_json::Error>| match row {
+            Ok(row) => read.push(row),
+            Err(error) => invoice.leave_out(&format!("not a row of an export: {error}")),
+        };
         let trimmed = text.trim_start();
-        let is_array = trimmed.starts_with('[');
-        let rows: Vec<Result<Row, serde_json::Error>> = if is_array {
+        if trimmed.starts_with('[') {
             match serde_json::from_str::<Vec<Value>>(trimmed) {
-                Ok(rows) => rows.into_iter().map(serde_json::from_value).collect(),
-                Err(error) => vec![Err(error)],
+                Ok(rows) => rows.into_iter().map(serde_json::from_value).for_each(take),
+                Err(error) => take(Err(error)),
             }
         } else {
             let lines = text.lines().filter(|line| !line.trim().is_empty());
-            lines.map(serde_json::from_str).collect()
-        };
-        let mut read = Vec::with_capacity(rows.len());
-        let mut leave_out = |why: String| *invoice.left_out.entry(why).or_default() += 1;
-        for row in rows {
-            match row {
-                Ok(row) => read.push(row),
-                Err(error) => leave_out(format!("not a row of an export: {error}")),
-            }
+            lines.map(serde_json::from_str).for_each(take);
         }
         let bill = Bill::of(&read);
         for row in &read {
             match invoice.add(row, &bill, &month, currency) {
                 Ok(()) => invoice.rows += 1,
-                Err(why) => *invoice.left_out.entry(why).or_default() += 1,
+                Err(why) => invoice.leave_out(&why),
             }
         }
         invoice
+    }
+
+    fn leave_out(&mut self, why: &str) {
+        let mut why: String = why.chars().take(REASON_CHARACTERS).collect();
+        if self.left_out.len() >= MAX_REASONS && !self.left_out.contains_key(&why) {
+            OTHER_REASONS.clone_into(&mut why);
+        }
+        *self.left_out.entry(why).or_default() += 1;
     }
 
     fn add(

@@ -678,6 +678,19 @@ fn an_export_is_summed_by_what_was_billed_and_says_what_it_left_out() {
 }
 
 #[test]
+fn rows_that_are_wrong_each_in_its_way_are_counted_under_a_few_short_reasons() {
+    let row = |currency: &str| format!(r#"{{"cost":1,"currency":"{currency}"}}"#);
+    let rows = (0..100).map(|it| row(&format!("{it:03}").repeat(999)));
+    let rows: Vec<String> = rows.collect();
+    let invoice = Invoice::read(&rows.join("\n"), "2026-10", "USD");
+    assert_eq!(invoice.left_out.values().sum::<usize>(), 100);
+    assert_eq!(invoice.left_out.len(), export::MAX_REASONS + 1);
+    assert_eq!(invoice.left_out["for other reasons"], 80);
+    let longest = invoice.left_out.keys().map(|it| it.chars().count()).max();
+    assert_eq!(longest, Some(export::REASON_CHARACTERS));
+}
+
+#[test]
 fn a_discount_is_taken_off_what_its_row_was_for_and_a_promotion_off_the_bill() {
     let row = |sku: &str, cost: i64, credits: &[(&str, i64)]| {
         let credits = credits

@@ -15,7 +15,7 @@ mod terms;
 
 use askama::Template;
 
-use super::{Report, STACK, bearer, day_text, efficiency};
+use super::{Report, STACK, bearer, day_text, efficiency, reconcile};
 use crate::chargeback::Sum;
 use crate::chargeback::view::{By, Group};
 use crate::ledger::State;
@@ -65,7 +65,7 @@ struct Page {
     compared: String,
     variance: Vec<(&'static str, String)>,
     invoice: Vec<(&'static str, String)>,
-    is_invoice_off: bool,
+    invoice_off: Option<&'static str>,
     budgets: Vec<Row>,
     quotas: Vec<Row>,
     spot: Vec<Row>,
@@ -116,7 +116,7 @@ struct Row {
 pub fn html(report: &Report<'_>) -> String {
     let made = report.chargeback;
     let groups = made.grouped(report.fleet, &report.by);
-    let balance = made.balance();
+    let is_off = report.reconciled.as_ref().is_some_and(|it| it.is_off());
     let (days, day_most) = days(report);
     let notes = made.notes.iter();
     let notes = notes.map(|(note, times)| format!("{note} ({times} times)"));
@@ -125,13 +125,8 @@ pub fn html(report: &Report<'_>) -> String {
     let page = Page {
         title: report.title.clone(),
         currency: made.currency.clone(),
-        balance: if balance.is_exact() {
-            "The lines add up to the node-hours' price exactly.".to_owned()
-        } else {
-            let off = money(balance.lines - balance.nodes);
-            format!("The lines do NOT add up to the node-hours' price: they are off by {off}.")
-        },
-        is_balanced: balance.is_exact(),
+        balance: reconcile::balance(made),
+        is_balanced: made.balance().is_exact(),
         tiles: tiles(report),
         legend: LEGEND.to_vec(),
         by: report.by.iter().map(|it| it.name()).collect(),
@@ -176,7 +171,7 @@ pub fn html(report: &Report<'_>) -> String {
         compared: report.compared.clone(),
         variance: against::variance(report),
         invoice: against::invoice(report),
-        is_invoice_off: report.reconciled.as_ref().is_some_and(|it| it.is_off()),
+        invoice_off: is_off.then_some(reconcile::OFF),
         budgets: report.budgets.iter().map(budget_row).collect(),
         quotas: report.quotas.iter().map(terms::quota_row).collect(),
         spot: terms::spot(report),
@@ -429,7 +424,7 @@ fn or_dash(word: &str) -> String {
 }
 
 /// To the cent, with commas: `12,345.60`.
-fn money(nanos: i128) -> String {
+pub(super) fn money(nanos: i128) -> String {
     let cents = ratio(nanos, 1, 10_000_000).unwrap_or(0);
     let sign = if cents < 0 { "−" } else { "" };
     let cents = cents.unsigned_abs();

@@ -17,6 +17,8 @@ mod page;
 
 mod reasons;
 
+mod reconciled;
+
 mod told;
 
 /// A month with every kind of line: commitments used and unused, Spot, on demand, shares, unowned,

@@ -1,23 +1,30 @@
-//! `/reports/…`: a month of the ledger as money, in every form.
+//! `/reports/…`: a month of the ledger as money, in every form, also against a bill that is sent with the question.
+//!
+//! Limits: [`MAX_BILL_BYTES`] a bill, [`BILLS_KIB`] of all that are on their way here, [`ROOM_KIB`] of reports on their way
+//! to who asked for them.
 
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
-use axum::extract::{Extension, State};
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Extension, Request, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    HeaderName,
 };
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use clap::ValueEnum as _;
+use gpufleet_analysis::price_book::export::Invoice;
+use http_body_util::LengthLimitError;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa::IntoParams;
 
 use super::problem::{Asked, Problem};
 use crate::auth::Grant;
-use crate::money::report::{self, Basis, Form, What};
-use crate::web::Web;
+use crate::money::Terms;
+use crate::money::report::{self, Basis, Form, What, bill};
+use crate::web::{Web, errors};
 
 /// What the browser may do with a report, which brings its style with it, so that it can be sent by mail: show it.
 const OF_A_REPORT: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox";
@@ -26,7 +33,23 @@ const OF_A_REPORT: &str = "default-src 'none'; style-src 'unsafe-inline'; base-u
 /// it here.
 const ROOM_KIB: u32 = 1 << 20;
 
-/// Room for reports that are on their way to who asked for them.
+/// Where a bill can be sent to.
+pub const RECONCILE: &str = "/api/v1/reports/reconcile";
+
+/// Longest bill: some ten thousand rows of a detailed export. What is longer is summed up by what it was for.
+pub const MAX_BILL_BYTES: usize = 16 << 20;
+
+/// Most KiB of bills that are on their way here: whoever is slow to send one keeps it here.
+const BILLS_KIB: u32 = 64 << 10;
+
+/// What may fill that, and what the room for reports.
+const BILLS: &str = "billing exports that others are sending";
+const REPORTS: &str = "reports that others are downloading";
+
+/// In what a bill may come. A form of another site's page cannot be sent in either.
+const OF_A_BILL: [&str; 2] = ["application/json", "application/x-ndjson"];
+
+/// Room for what is on its way to or from who asks.
 #[derive(Debug, Clone)]
 pub struct Room {
     kib: Arc<Semaphore>,
@@ -63,6 +86,20 @@ pub struct ReportAsked {
     pub basis: Option<String>,
 }
 
+/// Which month, in which form.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ReconcileAsked {
+    /// The month, `2026-10`. Without it: the one that runs, to the end of today.
+    pub month: Option<String>,
+    /// Of one cluster, also of one that is simulated. Without it: of all live ones.
+    pub cluster: Option<String>,
+    /// `json`, `csv` or `html`.
+    #[param(default = "json")]
+    pub format: Option<String>,
+}
+
 /// Who owes what for a month: the lines add up to the node-hours' price exactly.
 #[utoipa::path(get, path = "/api/v1/reports/chargeback", tag = "Money", params(ReportAsked),
     responses((status = 200, description = "The report, in the form that was asked for", content_type = "application/json", body = serde_json::Value), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
@@ -71,7 +108,7 @@ pub async fn chargeback(
     Extension(grant): Extension<Grant>,
     Asked(asked): Asked<ReportAsked>,
 ) -> Result<Response, Problem> {
-    answer(&web, &grant, What::Chargeback, asked).await
+    answer(&web, &grant, What::Chargeback, asked, None).await
 }
 
 /// What the time of a month was worth: use and waste by team, cost of a useful GPU-hour.
@@ -82,7 +119,89 @@ pub async fn efficiency(
     Extension(grant): Extension<Grant>,
     Asked(asked): Asked<ReportAsked>,
 ) -> Result<Response, Problem> {
-    answer(&web, &grant, What::Efficiency, asked).await
+    answer(&web, &grant, What::Efficiency, asked, None).await
+}
+
+/// Whether a month adds up: what everybody is charged, against the price of all node-hours and unused commitments. Send the
+/// provider's bill with POST to hold it against that as well.
+#[utoipa::path(get, path = "/api/v1/reports/reconcile", tag = "Money", params(ReconcileAsked),
+    responses((status = 200, description = "The figures, in the form that was asked for", content_type = "application/json", body = serde_json::Value), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub async fn reconcile(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Asked(asked): Asked<ReconcileAsked>,
+) -> Result<Response, Problem> {
+    answer(&web, &grant, What::Reconcile, asked.into(), None).await
+}
+
+/// The same against the provider's bill: the invoice and its residual, what of it is named and what is left. The body has the
+/// rows of the billing export, as one array or, as BigQuery extracts them, one row a line (`application/x-ndjson`), at most
+/// 16 MiB of them. It is read for this answer and not kept. Role `read` suffices.
+#[utoipa::path(post, path = "/api/v1/reports/reconcile", tag = "Money", params(ReconcileAsked), request_body(content = Vec<serde_json::Value>, content_type = "application/json"),
+    responses((status = 200, description = "The figures, in the form that was asked for", content_type = "application/json", body = serde_json::Value), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub async fn reconcile_bill(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Asked(asked): Asked<ReconcileAsked>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let says = |name: HeaderName| parts.headers.get(name)?.to_str().ok();
+    let kind = says(CONTENT_TYPE).unwrap_or_default();
+    if !OF_A_BILL.iter().any(|it| kind.starts_with(it)) {
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "a billing export is sent as application/json or application/x-ndjson",
+        ));
+    }
+    let length = says(CONTENT_LENGTH).and_then(|it| it.parse().ok());
+    let length = length.unwrap_or(MAX_BILL_BYTES);
+    let room = web.sent_bills.take(length, BILLS)?;
+    let bill = to_bytes(body, MAX_BILL_BYTES).await;
+    let bill = Bill {
+        rows: bill.map_err(|error| unread(&error))?,
+        _room: room,
+    };
+    answer(&web, &grant, What::Reconcile, asked.into(), Some(bill)).await
+}
+
+/// A billing export, and the room that it takes.
+struct Bill {
+    rows: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+/// Why a bill did not come.
+fn unread(error: &axum::Error) -> Problem {
+    let error: &(dyn std::error::Error + 'static) = error;
+    let mut causes = std::iter::successors(Some(error), |it| it.source());
+    match causes.any(|it| it.is::<LengthLimitError>()) {
+        true => Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            errors::too_long(MAX_BILL_BYTES),
+        ),
+        false => Problem::bad("what was sent broke off"),
+    }
+}
+
+impl Bill {
+    /// Its rows of the invoice of a month. Takes a second of CPU: not for a thread that serves.
+    fn invoice(&self, month: &str, terms: &Terms) -> Result<Invoice, Problem> {
+        let rows = std::str::from_utf8(&self.rows);
+        let rows = rows.map_err(|_| Problem::bad("what was sent is no text in UTF-8"))?;
+        bill::invoice_of(rows, month, &terms.book.currency).map_err(Problem::bad)
+    }
+}
+
+impl From<ReconcileAsked> for ReportAsked {
+    fn from(asked: ReconcileAsked) -> Self {
+        Self {
+            month: asked.month,
+            cluster: asked.cluster,
+            format: asked.format,
+            ..Self::default()
+        }
+    }
 }
 
 async fn answer(
@@ -90,6 +209,7 @@ async fn answer(
     grant: &Grant,
     what: What,
     asked: ReportAsked,
+    bill: Option<Bill>,
 ) -> Result<Response, Problem> {
     let now = web.app.clock.now();
     let format = asked.format.as_deref().unwrap_or("json");
@@ -118,22 +238,25 @@ async fn answer(
     // One is made at a time, also of those that nobody waits for any more: a month of a large fleet is large.
     let permit = Arc::clone(&web.reports).acquire_owned().await;
     let terms = web.app.money.terms();
+    // Before the month is read: a bill without a row of it is refused at once.
+    let invoice = match bill {
+        Some(bill) => {
+            let terms = Arc::clone(&terms);
+            let read = tokio::task::spawn_blocking(move || bill.invoice(&month, &terms));
+            Some(read.await.map_err(|error| failed(&error))??)
+        }
+        None => None,
+    };
     let days = report::read(&web.app.store, &web.specs, &asked).await;
     let days = days.map_err(|error| Problem::store(&error))?;
     let name = asked.file_name();
     let rendered = tokio::task::spawn_blocking(move || {
-        let text = report::render(&asked, &days, &terms, None, now);
+        let text = report::render(&asked, &days, &terms, invoice.as_ref(), now);
         drop(days);
         drop(permit);
         text
     });
-    let text = rendered.await.map_err(|error| {
-        tracing::error!(%error, "a report failed");
-        Problem::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "the report failed; the server's log says why",
-        )
-    })?;
+    let text = rendered.await.map_err(|error| failed(&error))?;
     let text = web.sent_reports.keep(text)?;
     let mut response = Body::from(text).into_response();
     let headers = response.headers_mut();
@@ -156,13 +279,25 @@ async fn answer(
     Ok(response)
 }
 
-impl Default for Room {
-    fn default() -> Self {
-        Self::of(ROOM_KIB)
-    }
+fn failed(error: &tokio::task::JoinError) -> Problem {
+    tracing::error!(%error, "a report failed");
+    Problem::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "the report failed; the server's log says why",
+    )
 }
 
 impl Room {
+    /// For reports that are on their way to who asked for them.
+    pub fn of_reports() -> Self {
+        Self::of(ROOM_KIB)
+    }
+
+    /// For bills that are on their way here.
+    pub fn of_bills() -> Self {
+        Self::of(BILLS_KIB)
+    }
+
     fn of(kib: u32) -> Self {
         let most = kib as usize;
         Self {
@@ -171,20 +306,22 @@ impl Room {
         }
     }
 
-    /// The bytes of a report, which take their room until they are sent or given up. One that is larger than all the
-    /// room takes all of it.
-    fn keep(&self, text: String) -> Result<Bytes, Problem> {
-        let kib = u32::try_from(text.len() / 1024 + 1).unwrap_or(u32::MAX);
+    /// Room for so many bytes, all that there is for more than that; where others have it, it is said what of theirs fills it.
+    fn take(&self, bytes: usize, others: &str) -> Result<OwnedSemaphorePermit, Problem> {
+        let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.kib).try_acquire_many_owned(kib.min(self.most));
-        let room = room.map_err(|_| {
+        room.map_err(|_| {
             let mib = self.most / 1024;
             Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                format!(
-                    "reports that others are downloading fill the {mib} MiB for them: try again"
-                ),
+                format!("{others} fill the {mib} MiB for them: try again"),
             )
-        })?;
+        })
+    }
+
+    /// The bytes of a report, which take their room until they are sent or given up.
+    fn keep(&self, text: String) -> Result<Bytes, Problem> {
+        let room = self.take(text.len(), REPORTS)?;
         Ok(Bytes::from_owner(Held { text, _room: room }))
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use gpufleet_analysis::chargeback::view::By;
 use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY, Seller};
 use gpufleet_analysis::price_book::export::Invoice;
-use gpufleet_analysis::report::{self, Report, efficiency, focus};
+use gpufleet_analysis::report::{self, Report, efficiency, focus, reconcile};
 use gpufleet_analysis::table;
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::time::Timestamp;
@@ -16,6 +16,8 @@ use super::{Terms, advice, tables};
 use crate::store::{Store, StoreError};
 
 pub mod against;
+
+pub mod bill;
 
 /// Hours of a day.
 const HOURS: i64 = 24;
@@ -43,6 +45,8 @@ pub enum What {
     Chargeback,
     /// What time was worth: use, cost of a useful hour, waste.
     Efficiency,
+    /// Whether it adds up: against the nodes' price and an invoice.
+    Reconcile,
 }
 
 /// In which form.
@@ -112,7 +116,7 @@ pub enum NotAsked {
     )]
     By(String),
     /// Not a form of this report.
-    #[error("the report on efficiency is there as csv, json and html, not as focus")]
+    #[error("efficiency and the reconciliation are there as csv, json and html, not as focus")]
     NoFocus,
     /// Not a version of FOCUS that is written.
     #[error("`{0}` is no version of FOCUS that is written: 1.2 and 1.3 are")]
@@ -161,7 +165,7 @@ impl Asked {
         cluster: Option<String>,
         now: Timestamp,
     ) -> Result<Self, NotAsked> {
-        if what == What::Efficiency && form == Form::Focus {
+        if what != What::Chargeback && form == Form::Focus {
             return Err(NotAsked::NoFocus);
         }
         let no_month = || NotAsked::Month(month.chars().take(20).collect());
@@ -269,6 +273,7 @@ impl Asked {
         let what = match self.what {
             What::Chargeback => "chargeback",
             What::Efficiency => "efficiency",
+            What::Reconcile => "reconciliation",
         };
         let month = table::moment_text(self.days.start * MILLIS_PER_DAY);
         let month: String = month.chars().take(7).collect();
@@ -325,9 +330,6 @@ pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 
 /// What a report of GPUs alone leaves out.
 const ALONE: &str = "each GPU is at its own price here, without its machine: budgets, Spot, commitments and the month before are of whole machines and not in it, and time of which a GPU's own price is not known is unpriced";
 
-/// What of an invoice is never of the same hours as a report.
-const PACIFIC: &str = "the month of an invoice begins and ends at midnight of US Pacific time, that of the report at midnight UTC, 7 or 8 hours before: where more ran at one of the two ends than at the other, a part of the residual is that";
-
 /// The report as a text. Takes seconds of CPU for a month of 10,000 GPUs: not for a thread that serves.
 pub fn render(
     asked: &Asked,
@@ -355,18 +357,7 @@ pub fn render(
         let why = "budgets that name no cluster are of all live clusters together: a report of one cluster shows those that name it";
         findings.push(why.to_owned());
     }
-    findings.extend(invoice.map(|_| PACIFIC.to_owned()));
-    findings.extend(
-        invoice
-            .into_iter()
-            .flat_map(|it| &it.left_out)
-            .map(|(why, rows)| format!("{rows} rows of the invoice were left out: {why}")),
-    );
-    findings.extend(
-        invoice
-            .filter(|it| it.of_no_machine > 0)
-            .map(|it| format!("{} rows of the invoice, of N1 machines or local SSD, name no machine and count as of machines with GPUs: the detailed export names it", it.of_no_machine)),
-    );
+    findings.extend(invoice.into_iter().flat_map(bill::findings));
     let is_whole = asked.basis == Basis::FullyLoaded;
     let alone = (!is_whole).then(|| month.made.of_gpus_alone(&month.fleet));
     if alone.is_some() {
@@ -415,6 +406,8 @@ pub fn render(
         (What::Chargeback, Form::Json) => report::json(&report),
         (What::Efficiency, Form::Csv) => efficiency::csv(&report),
         (What::Efficiency, Form::Json) => efficiency::json(&report),
+        (What::Reconcile, Form::Csv) => reconcile::csv(&report),
+        (What::Reconcile, Form::Json) => reconcile::json(&report),
         (_, Form::Focus) => focus::csv(&report, &account(terms), asked.focus),
     }
 }
@@ -492,5 +485,6 @@ mod tests {
         }
         assert_eq!(asked(What::Chargeback, Form::Focus), Err(NotAsked::NoBasis));
         assert_eq!(asked(What::Efficiency, Form::Csv), Err(NotAsked::NoBasis));
+        assert_eq!(asked(What::Reconcile, Form::Csv), Err(NotAsked::NoBasis));
     }
 }

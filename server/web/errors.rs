@@ -13,7 +13,7 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::{MAX_BODY_BYTES, Web};
+use super::{Web, longest_body};
 use crate::api::problem::Problem;
 use crate::pages;
 
@@ -32,7 +32,8 @@ pub async fn with_words(State(web): State<Arc<Web>>, request: Request, next: Nex
     if !is_error || has_words(&response, &here) {
         return response;
     }
-    let why = why(&response, &method);
+    let most = longest_body(&method, here.split('?').next().unwrap_or_default());
+    let why = why(&response, &method, most);
     let mut told = if here.starts_with("/api/") {
         Problem::new(status, why).into_response()
     } else {
@@ -61,7 +62,12 @@ fn has_words(response: &Response, here: &str) -> bool {
     }
 }
 
-fn why(response: &Response, method: &Method) -> String {
+/// What is said of a body of more than so many bytes.
+pub fn too_long(most: usize) -> String {
+    format!("what was sent is too long: a request has at most {most} bytes here")
+}
+
+fn why(response: &Response, method: &Method, most: usize) -> String {
     if let Some(Why(why)) = response.extensions().get() {
         return why.clone();
     }
@@ -73,9 +79,7 @@ fn why(response: &Response, method: &Method) -> String {
                 .unwrap_or("another method");
             format!("this address does not take {method}; it takes {taken}")
         }
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            format!("what was sent is too long: a request has at most {MAX_BODY_BYTES} bytes here")
-        }
+        StatusCode::PAYLOAD_TOO_LARGE => too_long(most),
         StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::UNPROCESSABLE_ENTITY => {
             "what was sent is not what this address takes".to_owned()
         }

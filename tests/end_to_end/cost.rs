@@ -273,6 +273,22 @@ fn a_day_of_64_gpus_costs_what_its_nodes_cost_and_is_idle_when_its_gpus_were() {
     let client = typed(&server.place.web, report).well();
     let client = client.expect("the report is made");
     assert!(client.contains("foundation-models,"), "{client}");
+    let adds_up = [
+        "report",
+        "reconcile",
+        "--cluster",
+        "demo",
+        "--month",
+        &month,
+    ];
+    let client = typed(&server.place.web, adds_up).well();
+    let client = client.expect("it adds up");
+    let words = "The lines add up to the node-hours' price exactly.\n";
+    assert!(client.contains(words), "{client}");
+    let mut own = server.place.command();
+    let own = own.args(adds_up).output().expect("the server is built");
+    let own = String::from_utf8_lossy(&own.stdout).into_owned();
+    assert!(own.starts_with("what,amount,currency\nlines,"), "{own}");
     let page = server.get("/cost").text();
     assert!(page.contains("SIMULATED"), "{page}");
     // It is of the month that runs, in which on its first morning there is less than half of the day.

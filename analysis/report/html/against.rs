@@ -1,6 +1,7 @@
 //! The page's sections on another month and on the invoice.
 
 use super::super::Report;
+use super::super::reconcile::{self, Figure};
 use super::{money, signed};
 use crate::chargeback::variance::Variance;
 
@@ -25,24 +26,15 @@ pub(super) fn variance(report: &Report<'_>) -> Vec<(&'static str, String)> {
     parts.map(row).into()
 }
 
+/// The estimate against the invoice, where there is one.
 pub(super) fn invoice(report: &Report<'_>) -> Vec<(&'static str, String)> {
-    let Some(it) = &report.reconciled else {
-        return Vec::new();
+    let figures = report.reconciled.iter().flat_map(reconcile::invoice);
+    let row = |it: Figure| {
+        let amount = match it.is_signed {
+            true => signed(it.amount),
+            false => money(it.amount),
+        };
+        (it.what, amount)
     };
-    let mut rows = vec![
-        ("estimate", money(it.estimate)),
-        ("residual", signed(it.residual)),
-    ];
-    rows.push((
-        "GPUs, machines with GPUs and their commitments on the invoice",
-        money(it.billed),
-    ));
-    rows.extend(
-        it.besides
-            .iter()
-            .map(|(kind, cost)| (kind.name(), money(*cost))),
-    );
-    rows.push(("credits", signed(it.credits)));
-    rows.push(("invoice", money(it.total)));
-    rows
+    figures.map(row).collect()
 }

@@ -437,6 +437,8 @@ both! {
             (What::Chargeback, Form::Focus, "a3-highgpu-8g"),
             (What::Efficiency, Form::Csv, "cost_per_useful_gpu_hour"),
             (What::Efficiency, Form::Json, "\"state\": \"parked\""),
+            (What::Reconcile, Form::Csv, "node-hours and unused commitments"),
+            (What::Reconcile, Form::Json, "\"is_exact\": true"),
         ] {
             let asked = Asked::new(what, form, &month, "team", Some("live".to_owned()), now);
             let asked = asked.unwrap();

@@ -343,6 +343,62 @@ async fn a_report_comes_in_the_form_that_was_asked_for_and_refuses_what_it_canno
 }
 
 #[tokio::test]
+async fn who_may_read_holds_a_month_against_the_bill_that_he_sends_and_a_wrong_bill_is_refused() {
+    let server = server_of(fixture::fleet(), true).await;
+    let row = |month: &str| {
+        format!(
+            r#"{{"cost":1.5,"currency":"USD","invoice":{{"month":"{}"}},"service":{{"description":"Compute Engine"}},"sku":{{"description":"Nvidia H100 80GB GPU"}}}}"#,
+            month.replace('-', "")
+        )
+    };
+    let send = async |query: &str, kind: &str, rows: &str| {
+        let address = format!("/api/v1/reports/reconcile{query}");
+        let answer = server.post(&address, kind, rows, Some(TOKEN)).await;
+        let status = answer.status();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8_lossy(&body).into_owned())
+    };
+    let now = row(&crate::money::report::month_of(fixture::NOW));
+    let (json, lines) = ("application/json", "application/x-ndjson; charset=utf-8");
+    for (kind, rows) in [
+        (json, format!("[{now},{now}]")),
+        (lines, format!("{now}\n{now}\n")),
+    ] {
+        let (status, said) = send("", kind, &rows).await;
+        assert_eq!(status, StatusCode::OK, "{said}");
+        let said: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(said["balance"]["is_exact"], true);
+        let invoice = &said["invoice"];
+        // The ledger is empty: all of the bill is left.
+        for (figure, amount) in [("billed", "3.0"), ("residual", "3.0"), ("total", "3.0")] {
+            assert_eq!(invoice[figure], amount, "{figure}");
+        }
+        assert_eq!(invoice["is_off"], true);
+        assert!(said["findings"].to_string().contains("US Pacific time"));
+    }
+    let (status, csv) = send("?format=csv", json, &now).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(csv.contains("residual,1.5,USD"), "{csv}");
+    let long = " ".repeat(crate::api::reports::MAX_BILL_BYTES + 1);
+    let other = row("2020-01");
+    for (query, kind, rows, status, says) in [
+        ("?month=2026-13", json, &now, 400, "2026-10 is one"),
+        ("?format=focus", json, &now, 400, "not as focus"),
+        ("?by=team", json, &now, 400, "“by” is no parameter"),
+        ("", json, &other, 400, "of the invoice of `202001`"),
+        ("", json, &long, 413, "at most 16777216 bytes"),
+        ("", "text/plain", &now, 415, "x-ndjson"),
+    ] {
+        let (answered, said) = send(query, kind, rows).await;
+        assert_eq!(answered.as_u16(), status, "{query} {kind}: {said}");
+        assert!(said.contains(says), "{query} {kind}: {said}");
+    }
+    let address = "/api/v1/reports/reconcile";
+    let nobody = server.post(address, json, &now, None).await;
+    assert_eq!(nobody.status(), StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
 async fn who_comes_back_after_hours_is_not_shown_what_could_have_been_saved_then() {
     let server = server().await;
     let saved = Savings::default();

@@ -319,6 +319,20 @@ fn the_package_holds_all_programs_and_refuses_one_that_needs_a_newer_c_library()
     let is_of_tokio = |it: &str| it.starts_with("tokio v1.") && it.ends_with(" MIT");
     assert!(notices.lines().any(is_of_tokio), "{notices}");
     assert!(!notices.contains("gpufleet"), "our own are under LICENSE");
+    // With their texts, each once behind all files that have it.
+    let is_file_of_tokio = |it: &str| it.starts_with("tokio-1.") && it.ends_with("/LICENSE");
+    assert!(notices.lines().any(is_file_of_tokio));
+    assert!(notices.contains("Permission is hereby granted, free of charge"));
+    let files = notices.lines().filter(|it| it.ends_with("/LICENSE-APACHE"));
+    let texts = notices
+        .lines()
+        .filter(|it| it.contains("TERMS AND CONDITIONS FOR USE"));
+    let (files, texts) = (files.count(), texts.count());
+    assert!((1..files / 2).contains(&texts), "{texts} of {files}");
+    assert!(
+        notices.contains("/mimalloc/"),
+        "C that a crate brings has its own text"
+    );
     its_scripts_do_what_is_usual(&unpacked);
 }
 
