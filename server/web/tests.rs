@@ -69,6 +69,8 @@ mod runbooks;
 
 mod say;
 
+mod sign_in;
+
 mod silences;
 
 mod today;
