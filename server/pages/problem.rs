@@ -274,6 +274,9 @@ fn constant_500() -> Response {
     html(StatusCode::INTERNAL_SERVER_ERROR, BODY)
 }
 
+/// How long a browser keeps the token: a screen on a wall that starts anew does not ask for it.
+const TOKEN_LASTS_S: u32 = 30 * 86_400;
+
 /// The sign-in form.
 #[derive(Deserialize)]
 pub struct SignIn {
@@ -282,7 +285,9 @@ pub struct SignIn {
     back: String,
 }
 
-/// `POST /sign-in`: puts a good token into a cookie that scripts cannot read.
+/// `POST /sign-in`: puts a good token into a cookie that scripts cannot read. It goes with links of other sites, so that
+/// one in a message opens its page, and with nothing that they send: no GET changes anything, the API takes JSON alone,
+/// and the forms of pages ask [`crate::web::same_origin`] besides.
 pub async fn take_token(
     State(web): State<Arc<Web>>,
     headers: HeaderMap,
@@ -315,7 +320,9 @@ pub async fn take_token(
     };
     go_back(
         &form.back,
-        &format!("{TOKEN_COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"),
+        &format!(
+            "{TOKEN_COOKIE}={token}; Path=/; Max-Age={TOKEN_LASTS_S}; HttpOnly; SameSite=Lax{secure}"
+        ),
     )
 }
 
