@@ -26,7 +26,7 @@ pub const MAX_TOKENS: usize = 256;
 pub const MIN_TOKEN_BYTES: usize = 16;
 
 /// What a token allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Send data.
@@ -200,6 +200,11 @@ impl Access {
     /// The TLS of every door; none without.
     pub fn tls(&self) -> Tls {
         self.tls.clone()
+    }
+
+    /// Whether everyone may do everything: there is no token file at all.
+    pub const fn is_open(&self) -> bool {
+        self.tokens.is_none()
     }
 
     /// Whether any token file exists for this role.

@@ -36,6 +36,8 @@ use crate::{App, api, metrics, pages};
 
 pub mod same_origin;
 
+pub mod signed;
+
 pub mod errors;
 
 /// Longest body of a request: a command for an agent, or the sign-in form.
@@ -237,7 +239,7 @@ async fn guard_page(State(web): State<Arc<Web>>, mut request: Request, next: Nex
             request.extensions_mut().insert(grant);
             next.run(request).await
         }
-        Err(error) => pages::problem::sign_in(&web, &request, &error),
+        Err(error) => pages::sign_in::needed(&web, &request, &error),
     }
 }
 

@@ -851,28 +851,6 @@ async fn without_a_token_nothing_is_shown_where_tokens_are_asked_for() {
 }
 
 #[tokio::test]
-async fn the_sign_in_form_gives_a_cookie_only_for_a_good_token() {
-    const FORM: &str = "application/x-www-form-urlencoded";
-    let server = server_of(fixture::fleet(), true).await;
-    let good = server
-        .post("/sign-in", FORM, &format!("token={TOKEN}&back=/api"), None)
-        .await;
-    assert_eq!(
-        (good.status(), &good.headers()[header::LOCATION]),
-        (StatusCode::SEE_OTHER, &"/api".parse().unwrap())
-    );
-    let cookie = good.headers()[header::SET_COOKIE].to_str().unwrap();
-    for part in ["HttpOnly", "SameSite=Lax", "Max-Age=2592000"] {
-        assert!(cookie.contains(part), "{part} is not in {cookie}");
-    }
-    let bad = server
-        .post("/sign-in", FORM, "token=a-token-that-is-wrong&back=/", None)
-        .await;
-    assert_eq!(bad.status(), StatusCode::UNAUTHORIZED);
-    assert!(!bad.headers().contains_key(header::SET_COOKIE));
-}
-
-#[tokio::test]
 async fn a_command_needs_the_right_to_operate_and_an_action_that_is_known() {
     const ADDRESS: &str = "/api/v1/agents/67e55044-10b1-426f-9247-bb680e5fe0c8/commands";
     let server = server_of(fixture::fleet(), true).await;
