@@ -64,7 +64,8 @@ section! {
         /// PEM file with the authorities of client certificates; set, clients must show one (mTLS).
         pub tls_client_ca_file: String = String::new(),
         /// Header in which a trusted proxy names the person who asks, as in x-goog-authenticated-user-email;
-        /// it is written down with every change made through pages and API.
+        /// it is written down with every change made through pages and API. The proxy has to set it, not to add to
+        /// it: of several values none is believed.
         pub user_header: String = String::new(),
         /// Addresses and networks of proxies whose user_header is believed: ["10.0.0.0/8"].
         pub trusted_proxies: Vec<String> = Vec::new(),
