@@ -26,7 +26,7 @@ pub const MAX_TOKENS: usize = 256;
 pub const MIN_TOKEN_BYTES: usize = 16;
 
 /// What a token allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Send data.
@@ -64,7 +64,8 @@ section! {
         /// PEM file with the authorities of client certificates; set, clients must show one (mTLS).
         pub tls_client_ca_file: String = String::new(),
         /// Header in which a trusted proxy names the person who asks, as in x-goog-authenticated-user-email;
-        /// it is written down with every change made through pages and API.
+        /// it is written down with every change made through pages and API. The proxy has to set it, not to add to
+        /// it: of several values none is believed.
         pub user_header: String = String::new(),
         /// Addresses and networks of proxies whose user_header is believed: ["10.0.0.0/8"].
         pub trusted_proxies: Vec<String> = Vec::new(),
@@ -200,6 +201,11 @@ impl Access {
     /// The TLS of every door; none without.
     pub fn tls(&self) -> Tls {
         self.tls.clone()
+    }
+
+    /// Whether everyone may do everything: there is no token file at all.
+    pub const fn is_open(&self) -> bool {
+        self.tokens.is_none()
     }
 
     /// Whether any token file exists for this role.

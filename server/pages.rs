@@ -25,6 +25,8 @@ pub mod frame;
 
 pub mod problem;
 
+pub mod sign_in;
+
 pub mod today;
 
 pub mod fleet;
@@ -115,7 +117,8 @@ pub fn always() -> Router<Arc<Web>> {
 pub fn open() -> Router<Arc<Web>> {
     Router::new()
         .route("/assets/{version}/{name}", get(assets::serve))
-        .route("/sign-in", post(problem::take_token))
+        .route("/sign-in", get(sign_in::show).post(sign_in::take))
+        .route("/sign-out", post(sign_in::leave))
         .route("/theme", post(problem::take_theme))
 }
 

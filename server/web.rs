@@ -1,8 +1,8 @@
 //! Everything on the web port: pages, API, /metrics and assets, with what guards all of them.
 //!
 //! A reader shows its token as `Authorization: Bearer …` or, in a browser, in the cookie that the
-//! sign-in page sets. A token of role operate may also read. Assets, the sign-in page and the health
-//! check need none.
+//! sign-in page sets; a header of another scheme is for a proxy before us and hides no cookie. A token of role
+//! operate may also read. Assets, the sign-in page and the health check need none.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, body::Body};
+use gpufleet_program::token;
 use gpufleet_telemetry::gpu_specs::Specs;
 use http_body_util::Limited;
 use tokio_util::sync::CancellationToken;
@@ -35,6 +36,8 @@ use crate::view::Views;
 use crate::{App, api, metrics, pages};
 
 pub mod same_origin;
+
+pub mod signed;
 
 pub mod errors;
 
@@ -209,13 +212,21 @@ pub fn may(web: &Web, headers: &HeaderMap, role: Role) -> Result<Grant, AuthErro
     })
 }
 
-/// What a request shows to be let in, as its header has it or as its cookie would be written there.
+/// What a request shows to be let in: its header where that holds a bearer token, or else its cookie as it would be
+/// written there.
 pub fn shown(headers: &HeaderMap) -> Option<Cow<'_, [u8]>> {
-    if let Some(header) = headers.get(AUTHORIZATION) {
-        return Some(header.as_bytes().into());
+    if let Some(header) = bearer(headers) {
+        return Some(header.into());
     }
     let token = cookie(headers, TOKEN_COOKIE)?;
     Some(format!("Bearer {token}").into_bytes().into())
+}
+
+/// The header that holds a bearer token. What a proxy before us asked for, such as `Basic …`, is passed on to us too.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let all = headers.get_all(AUTHORIZATION).iter();
+    all.map(HeaderValue::as_bytes)
+        .find(|it| token::shown(it).is_some())
 }
 
 /// The value of a cookie.
@@ -235,7 +246,7 @@ async fn guard_page(State(web): State<Arc<Web>>, mut request: Request, next: Nex
             request.extensions_mut().insert(grant);
             next.run(request).await
         }
-        Err(error) => pages::problem::sign_in(&web, &request, &error),
+        Err(error) => pages::sign_in::needed(&web, &request, &error),
     }
 }
 

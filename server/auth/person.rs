@@ -1,16 +1,16 @@
 //! Who asks for a change: the person that a trusted proxy names, or else what is known of the sender.
 //!
 //! A header is believed only of proxies that the configuration lists: anyone else could write any name
-//! into it.
+//! into it. And only where it has one value: a proxy that adds its own to what the sender wrote passes both on, and
+//! the sender's comes first.
 
 use std::net::IpAddr;
 
+use gpufleet_analysis::incident::MAX_PERSON_BYTES;
 use http::HeaderMap;
 
 use super::{AuthConfig, Role};
-
-/// Longest name that is kept, bytes.
-const NAME_BYTES: usize = 256;
+use crate::words::text;
 
 /// A proxy whose header is believed: an address, or those that begin with the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub fn check(config: &AuthConfig) -> Result<(), String> {
     )
 }
 
-/// The name under which a change is written down.
+/// The name under which a change is written down; at most [`MAX_PERSON_BYTES`], and nothing in it that is not seen.
 pub fn name(config: &AuthConfig, headers: &HeaderMap, peer: Option<IpAddr>, role: Role) -> String {
     let is_trusted = |peer: IpAddr| {
         let proxies = config.trusted_proxies.iter();
@@ -73,20 +73,34 @@ pub fn name(config: &AuthConfig, headers: &HeaderMap, peer: Option<IpAddr>, role
             .filter_map(|it| Proxy::parse(it))
             .any(|it| it.holds(peer))
     };
-    let told = headers
-        .get(config.user_header.as_str())
-        .filter(|_| !config.user_header.is_empty() && peer.is_some_and(is_trusted))
-        .and_then(|it| it.to_str().ok())
-        .map(str::trim)
-        .filter(|it| !it.is_empty());
-    match told {
-        // Google's proxy writes accounts.google.com:user@example.org.
-        Some(told) => {
-            let name = told.strip_prefix("accounts.google.com:").unwrap_or(told);
-            name[..name.floor_char_boundary(NAME_BYTES)].to_owned()
-        }
-        None => format!("a token of role {}", role.name()),
+    let nobody = format!("a token of role {}", role.name());
+    if config.user_header.is_empty() || !peer.is_some_and(is_trusted) {
+        return nobody;
     }
+    let told: Vec<_> = headers
+        .get_all(config.user_header.as_str())
+        .iter()
+        .map(|it| String::from_utf8_lossy(it.as_bytes()))
+        .collect();
+    let told = match &told[..] {
+        [] => return nobody,
+        [one] => one.trim(),
+        many => {
+            // It stands where people look for the name, so that the proxy is mended.
+            return format!(
+                "{nobody} (the proxy names {}, none is believed)",
+                many.len()
+            );
+        }
+    };
+    // Google's proxy writes accounts.google.com:user@example.org.
+    let name = told.strip_prefix("accounts.google.com:").unwrap_or(told);
+    if name.is_empty() {
+        return nobody;
+    }
+    let mut name = text::harmless(name, MAX_PERSON_BYTES);
+    name.truncate(name.floor_char_boundary(MAX_PERSON_BYTES));
+    name
 }
 
 #[cfg(test)]
@@ -132,6 +146,39 @@ mod tests {
             Role::Operate,
         );
         assert_eq!(off, "a token of role operate");
+    }
+
+    fn named(values: &[&[u8]]) -> String {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            let value = http::HeaderValue::from_bytes(value).unwrap();
+            headers.append("x-goog-authenticated-user-email", value);
+        }
+        name(&config(), &headers, "10.0.0.1".parse().ok(), Role::Operate)
+    }
+
+    #[test]
+    fn of_several_names_none_is_believed_because_the_sender_may_have_written_one() {
+        assert_eq!(
+            named(&[b"mallory", b"ada@example.org"]),
+            "a token of role operate (the proxy names 2, none is believed)"
+        );
+        assert_eq!(named(&[b"ada@example.org"]), "ada@example.org");
+        for empty in [&b"  "[..], b"accounts.google.com:"] {
+            assert_eq!(named(&[empty]), "a token of role operate");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_not_ascii_is_taken_and_what_is_not_seen_is_marked_in_it() {
+        assert_eq!(named(&["Zoë Łukasz".as_bytes()]), "Zoë Łukasz");
+        assert_eq!(named(&[b"Zo\xeb"]), "Zo\u{fffd}", "no UTF-8");
+        for hidden in ['\u{85}', '\u{202e}', '\u{200b}'] {
+            let written = format!("ada{hidden}bob");
+            assert_eq!(named(&[written.as_bytes()]), "ada\u{fffd}bob");
+        }
+        let long = named(&["ë".repeat(500).as_bytes()]);
+        assert_eq!(long, "ë".repeat(MAX_PERSON_BYTES / 2));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::auth::Grant;
 use crate::threads::apart;
 use crate::today::blind::{self, BlindSpot};
 use crate::view::{Counts, FRESH_FOR, FleetView, GpuView, STANDS_FOR};
+use crate::web::signed::Signed;
 use crate::web::{GZIP_LEVEL, Web};
 use crate::words;
 use crate::words::text::{self, Name, grouped};
@@ -62,6 +63,8 @@ struct Key {
     fragment: bool,
     here: String,
     cluster: Option<Arc<str>>,
+    /// As whom its reader comes, which a whole page says.
+    signed: Option<Signed>,
     host: String,
     is_packed: bool,
     /// Whether it says that the database takes nothing, and that nothing is judged: neither is said late.
@@ -186,6 +189,7 @@ async fn render(
         fragment: frame.fragment,
         here: frame.here.clone(),
         cluster: frame.grant.cluster.clone(),
+        signed: (!frame.fragment).then_some(frame.signed),
         host: frame.host.clone(),
         is_packed,
         is_failing: frame.store.is_failing,

@@ -11,9 +11,10 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::{assets, problem};
-use crate::auth::Grant;
+use super::{assets, problem, sign_in};
+use crate::auth::{Grant, Role};
 use crate::health::{self, StoreSeen, Unjudged};
+use crate::web::signed::Signed;
 use crate::web::{Web, cookie};
 use crate::words::text;
 
@@ -48,6 +49,8 @@ pub struct Frame {
     pub here: String,
     /// What the reader may see.
     pub grant: Grant,
+    /// As whom the reader comes.
+    pub signed: Signed,
     /// The host the reader reached us by, for commands to copy; empty when not told.
     pub host: String,
     /// Whether the database takes what the server writes.
@@ -102,6 +105,7 @@ impl Frame {
             fragment: headers.contains_key(FRAGMENT),
             here: here.to_owned(),
             grant,
+            signed: Signed::of(web, headers),
             host: host(headers),
             store: StoreSeen::of(&web.app),
             unjudged: health::unjudged(&web.app),
@@ -126,6 +130,18 @@ impl Frame {
             format!("since {at} UTC, {ago}")
         };
         last.map_or_else(|| "since this server started".to_owned(), of)
+    }
+
+    /// The role of the reader's token; none without one that is good.
+    pub fn role(&self) -> Option<&'static str> {
+        self.signed.role().map(Role::name)
+    }
+
+    /// Where a token can be signed in that takes the place of what is shown now, to come back here; none where it
+    /// would not count, and on that page itself.
+    pub fn sign_in(&self) -> Option<String> {
+        let takes = self.signed.takes_form() && !sign_in::is_form(&self.here);
+        takes.then(|| sign_in::address(&self.here))
     }
 
     /// The address of an asset.

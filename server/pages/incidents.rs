@@ -296,7 +296,7 @@ pub async fn show_one(
             .collect(),
         more_evidence: incident.more_evidence,
         log: incident.log.iter().map(|it| entry(it, &incident)).collect(),
-        say: SayForm::of(&web, &headers, &incident),
+        say: SayForm::of(&web, (&headers, &frame), &incident),
         frame,
     };
     frame::page(StatusCode::OK, &page)

@@ -1,19 +1,18 @@
-//! Pages for when there is nothing to show: not found, not allowed, broken. Each says what to do.
+//! Pages for when there is nothing to show: not found, not done, broken. Each says what to do.
 
 use std::fmt::Display;
-use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::{Form, Request, State};
+use axum::extract::{Form, Request};
 use axum::http::header::{LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
 use super::frame::{self, Frame, THEME_COOKIE, Theme, html};
-use crate::auth::{AuthError, Grant, Role};
+use crate::auth::Grant;
 use crate::health::StoreSeen;
-use crate::web::{TOKEN_COOKIE, Web};
+use crate::web::Web;
 use crate::words::text;
 
 /// A page that says what is the case and where to go.
@@ -26,7 +25,6 @@ struct ProblemPage {
     sentences: Vec<String>,
     more: More,
     links: Vec<(String, String)>,
-    sign_in: bool,
 }
 
 /// What a reader wants to know of what went wrong; what is empty is not shown.
@@ -75,7 +73,6 @@ pub fn not_found(frame: Frame, title: String, sentences: Vec<String>) -> Respons
         frame,
         title,
         sentences,
-        sign_in: false,
     };
     frame::page(StatusCode::NOT_FOUND, &page)
 }
@@ -106,7 +103,6 @@ fn told(
         sentences,
         more,
         links,
-        sign_in: false,
     };
     frame::page(status, &page)
 }
@@ -197,22 +193,6 @@ pub fn does_not_lead(web: &Web, request: &Request, why: String) -> Response {
     )
 }
 
-/// 401, with the form for a token.
-pub fn sign_in(web: &Web, request: &Request, error: &AuthError) -> Response {
-    let here = request.uri().path_and_query().map_or("/", |it| it.as_str());
-    let page = ProblemPage {
-        frame: Frame::of(web, request.headers(), here, Grant::default()),
-        title: "Sign in".to_owned(),
-        sentences: vec![format!(
-            "This server shows its pages to holders of a token with role read or operate: {error}."
-        )],
-        more: More::default(),
-        links: Vec::new(),
-        sign_in: true,
-    };
-    frame::page(StatusCode::UNAUTHORIZED, &page)
-}
-
 /// An error that no handler found words for.
 pub fn without_words(
     web: &Web,
@@ -274,51 +254,6 @@ fn constant_500() -> Response {
     html(StatusCode::INTERNAL_SERVER_ERROR, BODY)
 }
 
-/// The sign-in form.
-#[derive(Deserialize)]
-pub struct SignIn {
-    token: String,
-    #[serde(default)]
-    back: String,
-}
-
-/// `POST /sign-in`: puts a good token into a cookie that scripts cannot read.
-pub async fn take_token(
-    State(web): State<Arc<Web>>,
-    headers: HeaderMap,
-    Form(form): Form<SignIn>,
-) -> Response {
-    let token = form.token.trim();
-    let fits = token
-        .bytes()
-        .all(|it| it.is_ascii_graphic() && it != b';' && it != b',');
-    let shown = format!("Bearer {token}");
-    let access = &web.app.access;
-    let is_known = [Role::Read, Role::Operate]
-        .into_iter()
-        .any(|role| access.guards(role) && access.check(role, Some(shown.as_bytes())).is_ok());
-    if !fits || !is_known {
-        let page = ProblemPage {
-            frame: Frame::of(&web, &headers, &form.back, Grant::default()),
-            title: "Sign in".to_owned(),
-            sentences: vec!["This token is not known here, or does not allow reading.".to_owned()],
-            more: More::default(),
-            links: Vec::new(),
-            sign_in: true,
-        };
-        return frame::page(StatusCode::UNAUTHORIZED, &page);
-    }
-    let secure = if web.app.config.auth.tls_certificate_file.is_empty() {
-        ""
-    } else {
-        "; Secure"
-    };
-    go_back(
-        &form.back,
-        &format!("{TOKEN_COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"),
-    )
-}
-
 /// The theme button.
 #[derive(Deserialize)]
 pub struct ChosenTheme {
@@ -337,14 +272,14 @@ pub async fn take_theme(Form(form): Form<ChosenTheme>) -> Response {
 }
 
 /// Whether an address is one of this host. Browsers drop tabs and line ends from it before they look at its slashes.
-fn is_here(address: &str) -> bool {
+pub(super) fn is_here(address: &str) -> bool {
     address.starts_with('/')
         && !address.starts_with("//")
         && !address.contains(|it: char| it == '\\' || it.is_control())
 }
 
 /// Sends the browser back to where it was, but never to another host.
-fn go_back(back: &str, cookie: &str) -> Response {
+pub(super) fn go_back(back: &str, cookie: &str) -> Response {
     let place = if is_here(back) { back } else { "/" };
     let location = HeaderValue::from_str(place).unwrap_or(HeaderValue::from_static("/"));
     match HeaderValue::from_str(cookie) {

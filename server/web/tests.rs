@@ -69,6 +69,8 @@ mod runbooks;
 
 mod say;
 
+mod sign_in;
+
 mod silences;
 
 mod today;
@@ -834,29 +836,6 @@ async fn without_a_token_nothing_is_shown_where_tokens_are_asked_for() {
         }
     }
     assert_eq!(server.get("/api/v1/health").await.0, StatusCode::OK);
-}
-
-#[tokio::test]
-async fn the_sign_in_form_gives_a_cookie_only_for_a_good_token() {
-    const FORM: &str = "application/x-www-form-urlencoded";
-    let server = server_of(fixture::fleet(), true).await;
-    let good = server
-        .post("/sign-in", FORM, &format!("token={TOKEN}&back=/api"), None)
-        .await;
-    assert_eq!(
-        (good.status(), &good.headers()[header::LOCATION]),
-        (StatusCode::SEE_OTHER, &"/api".parse().unwrap())
-    );
-    let cookie = good.headers()[header::SET_COOKIE].to_str().unwrap();
-    assert!(
-        cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"),
-        "{cookie}"
-    );
-    let bad = server
-        .post("/sign-in", FORM, "token=a-token-that-is-wrong&back=/", None)
-        .await;
-    assert_eq!(bad.status(), StatusCode::UNAUTHORIZED);
-    assert!(!bad.headers().contains_key(header::SET_COOKIE));
 }
 
 #[tokio::test]

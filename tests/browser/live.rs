@@ -30,12 +30,38 @@ const FILL_IN: &str = "document.getElementById('only-node').value = 'node-9';
 const FILLED_IN: &str = "const [node, severity, family] = ['node', 'severity', 'family'].map(it => document.getElementById('only-' + it));
     return [node.value, severity.value, family.value, node.closest('details').open]";
 
+/// Adds a note on top of what the server answers from here on, as when its database takes nothing.
+const NOTED: &str = "const ask = window.fetch;
+    window.fetch = async (...how) => {
+        const html = await (await ask(...how)).text();
+        return new Response(html.replace(/<main[^>]*>/, it => it + '<p data-live=store>a note</p>'));
+    };";
+
+/// What holds a page as it is, how that ends, and how the page says it: selected text; a field that somebody is in
+/// while the whole content would be swapped.
+const HOLDS: [(&str, &str, &str); 2] = [
+    (
+        "document.getSelection().selectAllChildren(document.querySelector('main h1'))",
+        "document.getSelection().removeAllRanges()",
+        "text is selected",
+    ),
+    (
+        "const field = document.getElementById('only-node');
+        field.closest('details').open = true;
+        field.focus();
+        document.querySelector('[data-live=headline]').removeAttribute('data-live')",
+        "document.activeElement.blur()",
+        "you fill in a form",
+    ),
+];
+
 /// How many tiles are of a GPU that is lost.
 const BROKEN: &str = "[...document.querySelectorAll('.cluster.simulated a.t')].filter(it => it.textContent === '×').length";
 
 /// Opens pages and lets the fleet change behind them; in the end the server goes away and comes back.
 pub(crate) fn follows(browser: &Browser, fleet: Fleet) {
     told(browser, &fleet);
+    stands_still(browser, &fleet);
     browser.open("about:blank");
     let places = take_all_places(&fleet.server.place.web);
     asks(browser, &fleet);
@@ -76,6 +102,35 @@ fn told(browser: &Browser, fleet: &Fleet) {
         browser.run(FILLED_IN),
         json!(["node-9", "warning", "", true])
     );
+    assert_eq!(browser.console().errors, Vec::<String>::new());
+}
+
+/// A page that would disturb somebody stands still and says of which moment it is; what is wrong with the server it
+/// says all the same.
+fn stands_still(browser: &Browser, fleet: &Fleet) {
+    let at = "return document.querySelector('main').dataset.at";
+    browser.open(&format!("{}incidents", fleet.root()));
+    browser.run("window.isFirst = true");
+    browser.run(NOTED);
+    for (begins, ends, why) in HOLDS {
+        browser.run(begins);
+        let shown = browser.run(at);
+        let says = format!(
+            "'held at {} UTC while {why}'",
+            shown.as_str().expect("a moment")
+        );
+        let says = format!("document.querySelector('#pulse.held')?.textContent === {says}");
+        is(browser, "it says that it stands still", &says);
+        assert_eq!(browser.run(at), shown);
+        let note =
+            browser.run("return document.querySelector('main > [data-live=store]')?.textContent");
+        assert_eq!(note, "a note", "{why}");
+        browser.run(ends);
+        let is_live = "!!document.querySelector('#pulse.on')";
+        is(browser, "it is live again", is_live);
+        assert_ne!(browser.run(at), shown);
+    }
+    is_the_same(browser);
     assert_eq!(browser.console().errors, Vec::<String>::new());
 }
 

@@ -8,9 +8,11 @@
   const SPREAD_MS = 4_000; // All open pages are told at once, just after the detectors have judged; so they do not ask at once.
   const UNTOLD_MS = 30_000; // A stream that has told nothing for so long is not waited for: we ask.
   const AGAIN_MS = 60_000; // A stream that was refused is asked for again after so long.
+  const NOTES = ["store", "detectors"]; // What is wrong with the server itself: on top of any page, and never held back.
+  const SIGNED_OUT = "you are not signed in any more";
   const pulse = document.getElementById("pulse");
-  const live = () => document.querySelectorAll("[data-live]");
-  let lastGood = Date.now();
+  let lastGood = Date.now(); // When the page last showed what the server said.
+  let lastHeard = Date.now(); // When the server last said something.
   let running = false;
   let isTold = false; // While it ran.
   let stream = null;
@@ -24,13 +26,31 @@
     say(`${stands || "live"}, ${at} UTC`, stands === "recorded" ? "still" : "on");
   }
 
-  function say(text, state) {
-    pulse.setAttribute("aria-live", state === "off" ? "polite" : "off"); // Nobody wants to hear the time every ten seconds.
-    pulse.textContent = text;
+  // What is newer than the page is there for a period, and is not shown.
+  function held(why) {
+    if (Date.now() - lastGood < PERIOD_MS) return;
+    say(`held at ${document.querySelector("main").dataset.at} UTC while ${why}`, "held");
+  }
+
+  function say(text, state, way = null) {
+    const isNews = state === "off" || state === "held";
+    pulse.setAttribute("aria-live", isNews ? "polite" : "off"); // Nobody wants to hear the time every ten seconds.
+    const link = way && pulse.querySelector("a"); // One that is there stays, with the focus that it may have.
+    if (link) pulse.firstChild.data = `${text}. `;
+    else if (way) pulse.replaceChildren(`${text}. `, way);
+    else if (pulse.textContent !== text) pulse.textContent = text; // The same is not read out again.
     pulse.title = isStreaming() ? "told by the server" : "asked every 10 s";
-    pulse.classList.remove("on", "off", "beat", "still");
+    pulse.classList.remove("on", "off", "beat", "still", "held");
     if (state === "on") void pulse.offsetWidth; // Starts the animation anew.
     pulse.classList.add(...(state === "on" ? ["on", "beat"] : [state]));
+  }
+
+  // The way to the form for a token, and back here.
+  function signIn() {
+    const link = document.createElement("a");
+    link.href = `/sign-in?back=${encodeURIComponent(location.pathname + location.search)}`;
+    link.textContent = "Sign in";
+    return link;
   }
 
   // The focused element again after its piece was swapped: by id, else by address and place.
@@ -77,40 +97,77 @@
     }
   }
 
+  // The pieces of a page, without the notes on top of it.
+  function pieces(of) {
+    return [...of.querySelectorAll("[data-live]")].filter((it) => !NOTES.includes(it.dataset.live));
+  }
+
+  // Notes come, change and go whatever stands still below them.
+  function note(main) {
+    const here = document.querySelector("main");
+    let last = null;
+    for (const name of NOTES) {
+      const [old, next] = [here, main].map((it) => it.querySelector(`:scope > [data-live="${name}"]`));
+      if (old && next && old.isEqualNode(next)) {
+        last = old;
+        continue;
+      }
+      if (old) old.remove();
+      if (!next) continue;
+      const added = document.importNode(next, true);
+      if (last) last.after(added);
+      else here.prepend(added);
+      last = added;
+    }
+  }
+
+  // Why no piece is swapped now; empty where nothing is against it.
+  function disturbed(same) {
+    if (String(document.getSelection())) return "text is selected";
+    const field = document.activeElement;
+    return !same && field && field.closest("main form") ? "you fill in a form" : "";
+  }
+
+  // Shows what the server said; why it does not, where it would disturb.
   function swap(html) {
     const fresh = new DOMParser().parseFromString(html, "text/html");
-    const pieces = new Map([...fresh.querySelectorAll("[data-live]")].map((it) => [it.dataset.live, it]));
-    const here = [...live()];
-    const same = here.length === pieces.size && here.every((it) => pieces.has(it.dataset.live));
-    const field = document.activeElement;
-    if (!same && field && field.closest("main form")) return; // Nobody who fills in a form is disturbed.
-    const restore = remember();
     const main = fresh.querySelector("main");
     if (!main) throw new Error("the answer is no page");
+    const named = new Map(pieces(main).map((it) => [it.dataset.live, it]));
+    const here = pieces(document);
+    const same = here.length === named.size && here.every((it) => named.has(it.dataset.live));
+    const restore = remember();
+    note(main);
+    const why = disturbed(same);
+    if (!why) renew(main, same ? here : null, named);
+    restore();
+    return why;
+  }
+
+  // Swaps the pieces that are here; without any, the whole content.
+  function renew(main, here, named) {
     document.querySelector("main").dataset.at = main.dataset.at;
-    if (!same) { // A cluster came or went: the whole content changes.
+    if (!here) { // A cluster came or went.
       keep(document.querySelector("main"), main);
       document.querySelector("main").replaceWith(document.adoptNode(main));
-    } else {
-      for (const old of here) {
-        const piece = pieces.get(old.dataset.live);
-        if (old.querySelector("[data-live]")) continue; // Its inner pieces are swapped one by one.
-        const opened = [...old.querySelectorAll("details")].map((it) => it.open);
-        for (const [index, details] of [...piece.querySelectorAll("details")].entries()) {
-          if (opened[index]) details.open = true;
-        }
-        if (old.isEqualNode(piece)) continue;
-        keep(old, piece);
-        old.replaceWith(document.adoptNode(piece));
-      }
+      return;
     }
-    restore();
+    for (const old of here) {
+      const piece = named.get(old.dataset.live);
+      if (old.querySelector("[data-live]")) continue; // Its inner pieces are swapped one by one.
+      const opened = [...old.querySelectorAll("details")].map((it) => it.open);
+      for (const [index, details] of [...piece.querySelectorAll("details")].entries()) {
+        if (opened[index]) details.open = true;
+      }
+      if (old.isEqualNode(piece)) continue;
+      keep(old, piece);
+      old.replaceWith(document.adoptNode(piece));
+    }
   }
 
   async function refresh() {
     if (running) isTold = true;
     if (running || document.hidden) return;
-    if (String(document.getSelection())) return; // Someone is copying text.
     running = true;
     isTold = false;
     try {
@@ -118,15 +175,19 @@
         headers: { "gpufleet-fragment": "1" }, cache: "no-store",
         signal: AbortSignal.timeout(TIMEOUT_MS), redirect: "error",
       });
+      if (response.status === 401) throw new Error(SIGNED_OUT);
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
       const html = await response.text();
       if (document.hidden) return;
-      swap(html);
-      lastGood = Date.now();
+      const why = swap(html);
+      lastHeard = Date.now();
+      if (why) return held(why);
+      lastGood = lastHeard;
       good();
     } catch (error) {
       const seconds = Math.round((Date.now() - lastGood) / 1000);
-      say(`not refreshed for ${seconds} s: ${error.name === "TimeoutError" ? "no answer in time" : error.message}`, "off");
+      const why = error.name === "TimeoutError" ? "no answer in time" : error.message;
+      say(`not refreshed for ${seconds} s: ${why}`, "off", why === SIGNED_OUT ? signIn() : null);
     } finally {
       running = false;
       if (isTold) setTimeout(refresh, SPREAD_MS);
@@ -154,7 +215,7 @@
 
   function tick() {
     if (!stream && Date.now() - refusedAt >= AGAIN_MS) follow();
-    if (!isStreaming() || Date.now() - lastGood >= UNTOLD_MS) refresh();
+    if (!isStreaming() || Date.now() - lastHeard >= UNTOLD_MS) refresh();
   }
 
   // Arrow keys walk the tiles; Tab walks the nodes.
@@ -167,7 +228,7 @@
     if (next) { next.focus(); event.preventDefault(); }
   });
 
-  if (pulse && live().length) {
+  if (pulse && document.querySelector("[data-live]")) {
     good();
     setInterval(tick, PERIOD_MS);
     document.addEventListener("visibilitychange", () => {

@@ -41,6 +41,8 @@ pub(super) struct SayForm {
     pub(super) asks_who: bool,
     /// Why this reader may not say anything.
     pub(super) why_not: Option<String>,
+    /// Where it can sign in with a token that may; none where that cannot be.
+    pub(super) sign_in: Option<String>,
     pub(super) silences: [(i64, &'static str); SILENCES.len()],
     pub(super) note_bytes: usize,
     pub(super) person_bytes: usize,
@@ -59,17 +61,23 @@ pub struct Sent {
 
 impl SayForm {
     /// What this reader can say to the incident now.
-    pub(super) fn of(web: &Web, headers: &HeaderMap, incident: &Incident) -> Option<Self> {
+    pub(super) fn of(
+        web: &Web,
+        (headers, frame): (&HeaderMap, &Frame),
+        incident: &Incident,
+    ) -> Option<Self> {
         // Of history nothing is held that could be changed.
         web.app.incidents.get(incident.id)?;
-        let may = web::may(web, headers, Role::Operate);
+        let why_not = web::may(web, headers, Role::Operate).err();
+        let could = why_not.is_some() && web.app.access.guards(Role::Operate);
         Some(Self {
             address: format!("/incidents/{}/say", incident.id),
             is_open: incident.state == Life::Open,
             is_in_hand: incident.acknowledged_by.is_some(),
             is_silenced: incident.silenced_alone(web.app.clock.now()).is_some(),
             asks_who: web.app.config.auth.user_header.is_empty(),
-            why_not: may.err().map(|error| error.to_string()),
+            why_not: why_not.map(|error| error.to_string()),
+            sign_in: frame.sign_in().filter(|_| could),
             silences: SILENCES,
             note_bytes: MAX_NOTE_BYTES,
             person_bytes: MAX_PERSON_BYTES,
