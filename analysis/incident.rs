@@ -18,7 +18,8 @@
 //!   explains nothing: what its agent tells of the rest is as true as before.
 //! - *Two known causes, two incidents*, also of one family at one place; a cause that is found later is the same
 //!   incident's, and so is what is thought of a run (`trouble`). One whose own cause is told no more takes the one
-//!   that is, with a line in its log; what spoke for the first stays evidence.
+//!   that is, with a line in its log; what spoke for the first stays evidence. Of several things wrong for one cause it
+//!   has the words of what asks for most, as long as that is told (`urge`).
 //! - *Quiet*: what is signalled of a run that starts, evaluates or saves opens nothing and ends
 //!   nothing.
 //! - *Missing data* opens nothing but [`Family::Blind`], and resolves nothing: an incident whose place
@@ -54,6 +55,7 @@ mod person;
 mod priced;
 mod stood;
 mod trouble;
+mod urge;
 
 #[cfg(test)]
 mod tests;
