@@ -155,7 +155,7 @@ impl Incident {
         let Some(said) = Some(first)
             .filter(|_| is_worse || is_anew)
             .or(other)
-            .or_else(|| self.says_more(own()))
+            .or_else(|| self.says_more(own(), now))
         else {
             return;
         };
@@ -187,15 +187,18 @@ impl Incident {
     }
 
     /// Of signals of its cause the first of those that say most, where it does not have its words from one as bad that is
-    /// told still.
+    /// told still. After a restart of the server that may be told some ticks later.
     fn says_more<'a>(
         &self,
         signals: impl Iterator<Item = &'a Signal> + Clone,
+        now: Timestamp,
     ) -> Option<&'a Signal> {
         let weight = |it: &Signal| (it.severity, Urge::of(&it.action));
         let own = signals.filter(|it| it.cause == self.cause);
         let as_now = own.clone().filter(|it| it.what == self.what);
-        let as_now = as_now.map(weight).max();
+        let settles = self.clear_from > now;
+        let as_before = || settles.then(|| (self.severity, Urge::of(&self.action)));
+        let as_now = as_now.map(weight).max().or_else(as_before);
         let more = own.filter(|it| as_now.is_none_or(|now| weight(it) > now));
         // The first of those that are alike.
         more.min_by_key(|it| Reverse(weight(it)))
