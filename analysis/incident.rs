@@ -172,7 +172,7 @@ pub struct Evidence {
     pub what: String,
     /// Why, as far as this piece says.
     pub cause: Cause,
-    /// What was read.
+    /// What was read first, or last where that says more ([`Family::is_read_anew`]).
     pub readings: Vec<Reading>,
 }
 
@@ -379,6 +379,14 @@ impl Family {
             | Self::Slower => 60 * SECOND,
             Self::Link | Self::Leak | Self::Offender | Self::Budget => 300 * SECOND,
         }
+    }
+
+    /// Whether what was read of it last says more than what was first: times that run out, and counts.
+    pub const fn is_read_anew(self) -> bool {
+        matches!(
+            self,
+            Self::GpuFault | Self::Memory | Self::Leak | Self::Offender | Self::Budget
+        )
     }
 
     /// Whether it says nothing while a node settles after a boot.

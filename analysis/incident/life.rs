@@ -281,14 +281,17 @@ impl Incident {
     }
 
     /// Keeps what a signal says, if it says something new: a cause that was not known at first is, another one beside the
-    /// first, and so are the amounts of a budget. What is about a run finds room, because it says what the rest of it does.
+    /// first, and so are amounts, counts and times that run out. What is about a run finds room, because it says what the
+    /// rest of it does.
     pub(super) fn keep_evidence(&mut self, signal: &Signal, at: Timestamp) {
         let mut evidence = self.evidence.iter_mut();
         let said = (&*signal.what, &signal.place, signal.cause);
         if let Some(known) = evidence.find(|it| it.says(said)) {
-            let is_anew = signal.family == Family::Budget;
-            if is_anew || (!known.cause.is_known() && signal.cause.is_known()) {
+            let is_found = !known.cause.is_known() && signal.cause.is_known();
+            if is_found {
                 known.cause = signal.cause;
+            }
+            if is_found || signal.family.is_read_anew() {
                 known.readings.clone_from(&signal.readings);
             }
             return;
