@@ -27,7 +27,7 @@
 //!   forgotten (`missing`). Where nothing tells of the place any more ([`book::Tick::is_forgotten`]) it ends, and its
 //!   log says that it was not seen to be over.
 //! - *Resolve*: after [`Family::clear_ns`] without its signal, in which its place was heard. The same
-//!   trouble at the same place within [`REOPEN_NS`] opens the same incident again.
+//!   trouble at the same place within [`REOPEN_NS`] opens the same incident again, after as many ticks in a row.
 //!
 //! People acknowledge, silence and annotate it, and take the first two back; each with a name and a time in its log.
 //!

@@ -76,6 +76,10 @@ impl Incident {
         enough: u32,
         now: Timestamp,
     ) -> Option<Change> {
+        if self.comes_back_later(enough) {
+            self.ticks += 1;
+            return None;
+        }
         let before = self.as_told();
         let own = || groups.iter().flat_map(|it| &it.signals);
         for group in groups {
@@ -131,6 +135,11 @@ impl Incident {
                 (before != self.as_told() || heard_again).then_some(Change::Updated(self.id))
             }
         }
+    }
+
+    /// Whether it is over and this tick does not bring it back yet, because it takes so many in a row.
+    pub(super) const fn comes_back_later(&self, enough: u32) -> bool {
+        matches!(self.state, State::Resolved) && self.ticks.saturating_add(1) < enough
     }
 
     /// Takes its words and its cause from what says most, where that says worse than was known, or why; from what says
@@ -226,6 +235,8 @@ impl Incident {
         now: Timestamp,
     ) -> Option<Change> {
         if self.state == State::Resolved {
+            // In a row: what is not heard says nothing.
+            self.ticks = if is_heard { 0 } else { self.ticks };
             return None;
         }
         if !is_heard {
