@@ -18,7 +18,8 @@
 //!   explains nothing: what its agent tells of the rest is as true as before.
 //! - *Two known causes, two incidents*, also of one family at one place; a cause that is found later is the same
 //!   incident's, and so is what is thought of a run (`trouble`). One whose own cause is told no more takes the one
-//!   that is, with a line in its log; what spoke for the first stays evidence.
+//!   that is, with a line in its log; what spoke for the first stays evidence. Of several things wrong for one cause it
+//!   has the words of what asks for most, as long as that is told (`urge`).
 //! - *Quiet*: what is signalled of a run that starts, evaluates or saves opens nothing and ends
 //!   nothing.
 //! - *Missing data* opens nothing but [`Family::Blind`], and resolves nothing: an incident whose place
@@ -26,7 +27,7 @@
 //!   forgotten (`missing`). Where nothing tells of the place any more ([`book::Tick::is_forgotten`]) it ends, and its
 //!   log says that it was not seen to be over.
 //! - *Resolve*: after [`Family::clear_ns`] without its signal, in which its place was heard. The same
-//!   trouble at the same place within [`REOPEN_NS`] opens the same incident again.
+//!   trouble at the same place within [`REOPEN_NS`] opens the same incident again, after as many ticks in a row.
 //!
 //! People acknowledge, silence and annotate it, and take the first two back; each with a name and a time in its log.
 //!
@@ -54,6 +55,7 @@ mod person;
 mod priced;
 mod stood;
 mod trouble;
+mod urge;
 
 #[cfg(test)]
 mod tests;
@@ -170,7 +172,7 @@ pub struct Evidence {
     pub what: String,
     /// Why, as far as this piece says.
     pub cause: Cause,
-    /// What was read.
+    /// What was read first, or last where that says more ([`Family::is_read_anew`]).
     pub readings: Vec<Reading>,
 }
 
@@ -377,6 +379,14 @@ impl Family {
             | Self::Slower => 60 * SECOND,
             Self::Link | Self::Leak | Self::Offender | Self::Budget => 300 * SECOND,
         }
+    }
+
+    /// Whether what was read of it last says more than what was first: times that run out, and counts.
+    pub const fn is_read_anew(self) -> bool {
+        matches!(
+            self,
+            Self::GpuFault | Self::Memory | Self::Leak | Self::Offender | Self::Budget
+        )
     }
 
     /// Whether it says nothing while a node settles after a boot.

@@ -212,10 +212,8 @@ impl Book {
         let is_told = |at: usize| handed.contains_key(&at);
         let mut told = BTreeSet::new();
         for (at, groups) in handed {
-            let incident = &mut self.incidents[*at];
-            let own = self.open_after.get(&incident.family).copied();
-            let enough = own.unwrap_or_else(|| incident.family.ticks());
-            let change = incident.signalled(groups, enough, now);
+            let enough = self.enough(self.incidents[*at].family);
+            let change = self.incidents[*at].signalled(groups, enough, now);
             let explained: Vec<&Signal> = groups.iter().flat_map(|it| &it.explained).collect();
             let (at, change) = self.understand(*at, change, &explained, &is_told, now);
             changes.extend(change);
@@ -223,6 +221,12 @@ impl Book {
             told.insert(at);
         }
         told
+    }
+
+    /// Ticks in a row that open an incident of this family.
+    fn enough(&self, family: Family) -> u32 {
+        let own = self.open_after.get(&family).copied();
+        own.unwrap_or_else(|| family.ticks())
     }
 
     /// Incidents that nothing is told of end, as far as they are heard.
@@ -308,6 +312,9 @@ impl Book {
                 self.incidents.len() - 1
             }
         };
+        if self.incidents[at].comes_back_later(self.enough(group.family)) {
+            return Some(at);
+        }
         self.incidents[at].lost.join(&group.before);
         let own = self.incidents[at].trouble();
         let is_part = |it: &Incident| {

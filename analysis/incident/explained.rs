@@ -11,6 +11,11 @@ use super::book::{Book, Change};
 use super::group::Group;
 use super::{Evidence, Happened, Incident, MAX_EVIDENCE, Place, Signal, State};
 
+/// What the log says of what was silent or in hand and turns out to come from something worse: a note, which every older
+/// server reads.
+const WORSE: &str =
+    "it comes from something worse: nobody has that in hand, and no silence of before holds";
+
 impl Book {
     /// Whether an open incident has explained all of this before.
     pub(super) fn has_explained(&self, group: &Group) -> bool {
@@ -106,11 +111,14 @@ impl Incident {
     }
 
     /// What it comes from was found: it becomes that incident, with its own id, what people said to it, and
-    /// what it has lost.
+    /// what it has lost. Who has it in hand or has silenced it said so of what it was: of what is worse nobody did.
     fn becomes(&mut self, cause: Self, now: Timestamp) {
         let what = cause.what.clone();
         let mut own = std::mem::replace(self, cause);
         own.count(now);
+        if self.severity > own.severity {
+            own.let_go_of_people(now);
+        }
         (self.id, self.opened_at) = (own.id, own.opened_at);
         (self.since, self.severity) = (own.since.min(self.since), own.severity.max(self.severity));
         (self.acknowledged_by, self.silenced_until) = (own.acknowledged_by, own.silenced_until);
@@ -131,5 +139,17 @@ impl Incident {
             }
         }
         self.tell(now, None, Happened::Understood(what));
+    }
+
+    /// It is in nobody's hands any more, nor silent.
+    fn let_go_of_people(&mut self, now: Timestamp) {
+        let is_silent = self.silent_until(now).is_some();
+        if self.acknowledged_by.take().is_some() || is_silent {
+            self.tell(now, None, Happened::Note(WORSE.to_owned()));
+        }
+        if is_silent {
+            self.tell(now, None, Happened::Silenced(now));
+        }
+        (self.silenced_until, self.silenced_alone_until) = (None, None);
     }
 }

@@ -1,11 +1,14 @@
 //! What becomes of one incident at a tick: it begins, is told again, is told of no more, and ends.
 
+use std::cmp::Reverse;
+
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::book::{Change, SETTLE_NS};
 use super::group::Group;
+use super::urge::Urge;
 use super::{
     Evidence, Family, Happened, Incident, Line, MAX_EVIDENCE, MAX_LOG, Place, REOPEN_NS, Signal,
     StandingRuns, State,
@@ -73,6 +76,10 @@ impl Incident {
         enough: u32,
         now: Timestamp,
     ) -> Option<Change> {
+        if self.comes_back_later(enough) {
+            self.ticks += 1;
+            return None;
+        }
         let before = self.as_told();
         let own = || groups.iter().flat_map(|it| &it.signals);
         for group in groups {
@@ -130,11 +137,18 @@ impl Incident {
         }
     }
 
-    /// Takes its words and its cause from what says most, where that says worse than was known, or why; and from what
-    /// says another cause, where nothing says its own any more.
+    /// Whether it is over and this tick does not bring it back yet, because it takes so many in a row.
+    pub(super) const fn comes_back_later(&self, enough: u32) -> bool {
+        matches!(self.state, State::Resolved) && self.ticks.saturating_add(1) < enough
+    }
+
+    /// Takes its words and its cause from what says most, where that says worse than was known, or why; from what says
+    /// another cause, where nothing says its own any more; and for its own cause from what asks for more than what it has
+    /// its words from, or is left of it.
     fn take_words(&mut self, groups: &[Group], now: Timestamp) {
         let own = || groups.iter().flat_map(|it| &it.signals);
-        let Some(first) = own().max_by_key(|it| (it.severity, it.cause.is_known())) else {
+        let most = |it: &&Signal| (it.severity, it.cause.is_known(), Urge::of(&it.action));
+        let Some(first) = own().max_by_key(most) else {
             return;
         };
         // A budget that is raised makes it less bad than it was.
@@ -147,29 +161,70 @@ impl Incident {
         let is_told = own().any(|it| it.cause == self.cause);
         let others = own().filter(|it| !is_told && it.cause.is_known());
         let other = others.max_by_key(|it| it.severity);
-        let Some(said) = Some(first).filter(|_| is_worse || is_anew).or(other) else {
+        let Some(said) = Some(first)
+            .filter(|_| is_worse || is_anew)
+            .or(other)
+            .or_else(|| self.says_more(own(), now))
+        else {
             return;
         };
         let causes = groups.iter().map(|it| it.trouble().cause());
         let mut known = std::iter::once(said.cause).chain(causes);
         let cause = known.find(|it| it.is_known()).unwrap_or_default();
         let before = std::mem::replace(&mut self.cause, cause);
-        self.what.clone_from(&said.what);
+        let asked = Urge::of(&self.action);
+        let what = std::mem::replace(&mut self.what, said.what.clone());
         self.action.clone_from(&said.action);
-        let is_other = before.is_known() && cause.is_known() && before != cause;
-        if is_other && self.opened_at.is_some() {
-            let (cause, before) = (cause.words(), before.words());
-            // A note, which every older server reads.
-            let note = format!("because of {cause}, no longer of {before}");
-            self.tell(now, None, Happened::Note(note));
+        if self.opened_at.is_none() {
+            return;
         }
+        // A note, which every older server reads.
+        let note = match before.is_known() && cause.is_known() && before != cause {
+            true => {
+                let (cause, before) = (cause.words(), before.words());
+                format!("because of {cause}, no longer of {before}")
+            }
+            false if what != self.what && asked != Urge::of(&self.action) => {
+                format!(
+                    "what is to be done is for: {}; before it was for: {what}",
+                    self.what
+                )
+            }
+            false => return,
+        };
+        self.tell(now, None, Happened::Note(note));
+    }
+
+    /// Of signals of its cause the first of those that say most, where it does not have its words from one as bad that is
+    /// told still. After a restart of the server that may be told some ticks later.
+    fn says_more<'a>(
+        &self,
+        signals: impl Iterator<Item = &'a Signal> + Clone,
+        now: Timestamp,
+    ) -> Option<&'a Signal> {
+        let weight = |it: &Signal| (it.severity, Urge::of(&it.action));
+        let own = signals.filter(|it| it.cause == self.cause);
+        let as_now = own.clone().filter(|it| it.what == self.what);
+        let settles = self.clear_from > now;
+        let as_before = || settles.then(|| (self.severity, Urge::of(&self.action)));
+        let as_now = as_now.map(weight).max().or_else(as_before);
+        let more = own.filter(|it| as_now.is_none_or(|now| weight(it) > now));
+        // The first of those that are alike.
+        more.min_by_key(|it| Reverse(weight(it)))
     }
 
     /// What people are told again of when it changes.
-    fn as_told(&self) -> (Place, Severity, Cause, Option<Confidence>, usize) {
+    fn as_told(&self) -> (Place, Severity, Cause, Option<Confidence>, usize, Urge) {
         let place = self.place.clone();
-        let evidence = self.evidence.len();
-        (place, self.severity, self.cause, self.confidence, evidence)
+        let (evidence, urge) = (self.evidence.len(), Urge::of(&self.action));
+        (
+            place,
+            self.severity,
+            self.cause,
+            self.confidence,
+            evidence,
+            urge,
+        )
     }
 
     /// A tick that says nothing of it.
@@ -180,6 +235,8 @@ impl Incident {
         now: Timestamp,
     ) -> Option<Change> {
         if self.state == State::Resolved {
+            // In a row: what is not heard says nothing.
+            self.ticks = if is_heard { 0 } else { self.ticks };
             return None;
         }
         if !is_heard {
@@ -235,14 +292,17 @@ impl Incident {
     }
 
     /// Keeps what a signal says, if it says something new: a cause that was not known at first is, another one beside the
-    /// first, and so are the amounts of a budget. What is about a run finds room, because it says what the rest of it does.
+    /// first, and so are amounts, counts and times that run out. What is about a run finds room, because it says what the
+    /// rest of it does.
     pub(super) fn keep_evidence(&mut self, signal: &Signal, at: Timestamp) {
         let mut evidence = self.evidence.iter_mut();
         let said = (&*signal.what, &signal.place, signal.cause);
         if let Some(known) = evidence.find(|it| it.says(said)) {
-            let is_anew = signal.family == Family::Budget;
-            if is_anew || (!known.cause.is_known() && signal.cause.is_known()) {
+            let is_found = !known.cause.is_known() && signal.cause.is_known();
+            if is_found {
                 known.cause = signal.cause;
+            }
+            if is_found || signal.family.is_read_anew() {
                 known.readings.clone_from(&signal.readings);
             }
             return;

@@ -13,6 +13,8 @@ mod outage;
 
 mod readers;
 
+mod readings;
+
 mod opens;
 
 mod full;

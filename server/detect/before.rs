@@ -36,7 +36,7 @@ pub(super) struct Said {
     pub(super) since: Timestamp,
     /// When its incident was last signalled.
     pub(super) seen_at: Timestamp,
-    /// What was read when it was first said.
+    /// What was read when it was first said, or last where that says more.
     pub(super) readings: Vec<Reading>,
 }
 

@@ -138,6 +138,8 @@ pub struct GpuSnapshot {
     pub(super) is_removed: bool,
     /// Since when it is broken, and why, if an event says so.
     pub(super) broken: Option<(Reason, Timestamp)>,
+    /// When an event last said that it is broken, or that it is not.
+    pub(super) health_at: Option<Timestamp>,
     /// When it was last made whole.
     pub(super) healed_at: Option<Timestamp>,
     /// When it last answered again after it could not be reached.
@@ -412,6 +414,7 @@ fn seen_of(
         last_point: live.last_point,
         is_removed: live.told.is_removed(live.last_point),
         broken,
+        health_at: live.health.map(|it| it.at),
         healed_at,
         back_at: live.told.back_at,
         xids: live.told.xids.clone(),

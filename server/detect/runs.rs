@@ -25,6 +25,7 @@ use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use super::gather::{GpuSnapshot, Gpus};
 use crate::runs::{Judged, Rank, Run, RunKey, Runs, State};
 
+mod broken;
 mod changed;
 mod learning;
 mod quiet;
@@ -35,6 +36,8 @@ mod standing;
 pub(super) mod tests;
 mod waits;
 
+pub(super) use broken::is_broken;
+use broken::{is_out, is_stepped_with};
 use learning::Learning;
 pub(super) use quiet::{QUIET_S, is_quiet};
 pub(super) use snapshot::{RankSnapshot, RunSnapshot, price_of, seen};
@@ -477,9 +480,9 @@ fn activity<'a>(gpus: impl Iterator<Item = (bool, Option<&'a GpuSnapshot>)>) -> 
     let of = |seen: Option<&GpuSnapshot>| {
         let seen = seen?;
         match seen.status.state {
-            // Busy without work, idle or broken: neither computes.
+            // Busy without work, idle or broken: none computes, but what only asks for a reset may.
             GpuState::Stalled | GpuState::Gap | GpuState::Parked | GpuState::HeldEmpty => Some(0.0),
-            _ if is_broken(seen) => Some(0.0),
+            _ if is_out(seen) => Some(0.0),
             _ => seen.tensor,
         }
     };
@@ -487,10 +490,6 @@ fn activity<'a>(gpus: impl Iterator<Item = (bool, Option<&'a GpuSnapshot>)>) -> 
     let known = all.filter(|(is_heard, read)| *is_heard || read.is_some());
     let all: Option<Vec<f64>> = known.map(|it| it.1).collect();
     all?.into_iter().reduce(f64::max)
-}
-
-pub(super) fn is_broken(seen: &GpuSnapshot) -> bool {
-    seen.status.state == GpuState::Unhealthy
 }
 
 fn seconds(name: &str, nanos: f64, usual: Option<f64>) -> Reading {

@@ -1,8 +1,10 @@
 //! Thresholds that change while the server runs: the config file is looked at before each tick, and what it
-//! says of [`keys`] holds from then on, with a row in the audit that says what it was and is.
+//! says of [`keys`] holds from then on, with a row in the audit that says what it was and is. So it is where a server that
+//! begins to lead has others than were in force before: those of the last such row, or the defaults where there is none.
 //!
 //! Limits: a file that cannot be used changes nothing and is told in the log. Prices of GPUs
-//! (`gpu_hour_usd`) hold until the next start: the hours of the ledger are priced with them too.
+//! (`gpu_hour_usd`) hold until the next start: the hours of the ledger are priced with them too. Of a server without a
+//! file nothing is written down.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gpufleet_program::config::Sources;
 use gpufleet_program::reloaded::{Reloaded, Unusable};
 use gpufleet_telemetry::time::Timestamp;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use toml::{Table, Value};
 
 use super::Detectors;
@@ -46,6 +48,8 @@ pub struct Thresholds {
     file: PathBuf,
     read: Reloaded<Config>,
     now: Arc<Config>,
+    /// Whether it was looked at which were in force before this server led.
+    is_begun: bool,
 }
 
 /// What pages show of the thresholds; nothing before they were first looked at, or without a file.
@@ -93,7 +97,12 @@ impl Thresholds {
         let make = move || Ok(sources.load::<Config>()?);
         let read = Reloaded::new("the thresholds", [file.clone()], make)?;
         let now = read.get();
-        Ok(Some(Self { file, read, now }))
+        Ok(Some(Self {
+            file,
+            read,
+            now,
+            is_begun: false,
+        }))
     }
 
     /// Takes in what the file says now, written down first.
@@ -107,21 +116,34 @@ impl Thresholds {
     ) -> Result<(), StoreError> {
         let wanted = self.read.get();
         self.tell(app, None);
-        let (before, after) = (thresholds(&self.now), thresholds(&wanted));
-        if before == after {
+        let (held, after) = (thresholds(&self.now), thresholds(&wanted));
+        let is_new = held != after;
+        if self.is_begun && !is_new {
             return Ok(());
         }
-        let target = self.file.display().to_string();
-        let detail = json!({"before": before, "after": after}).to_string();
-        let entry = AuditEntry::here(app.clock.now(), WHO, (ACTION, &target), detail);
-        app.store.audit(&entry).await?;
+        let after = json!(after);
+        let before = match self.is_begun {
+            true => json!(held),
+            false => in_force(app.store.last_audited(ACTION).await?.as_ref()),
+        };
+        let at = app.clock.now();
+        if before != after {
+            let target = self.file.display().to_string();
+            let detail = json!({"before": before, "after": after}).to_string();
+            let entry = AuditEntry::here(at, WHO, (ACTION, &target), detail);
+            app.store.audit(&entry).await?;
+        }
+        self.is_begun = true;
+        if !is_new {
+            return Ok(());
+        }
         tracing::info!(%before, %after, "the thresholds of the detectors changed");
         detectors.set(&wanted.detect);
         app.fleet.runs().judge_by(&Tuned::of(&wanted.detect));
         app.incidents.open_after(open_after(&wanted.detect));
         app.inventory.set_within(&wanted.inventory);
         self.now = wanted;
-        self.tell(app, Some(entry.at));
+        self.tell(app, Some(at));
         Ok(())
     }
 
@@ -136,6 +158,20 @@ impl Thresholds {
             now: Arc::clone(&self.now),
         });
     }
+}
+
+/// The thresholds that were in force last, by this row of the audit. What it does not have was not known then, and was as
+/// it is by default.
+fn in_force(last: Option<&AuditEntry>) -> Json {
+    let mut found = json!(thresholds(&Config::default()));
+    let detail: Option<Json> = last.and_then(|it| serde_json::from_str(&it.detail).ok());
+    let after = detail.as_ref().map(|it| &it["after"]);
+    for (section, key) in keys() {
+        if let Some(told) = after.map(|it| &it[section][key]).filter(|it| !it.is_null()) {
+            found[section][key] = told.clone();
+        }
+    }
+    found
 }
 
 /// What a configuration says of the thresholds, by section.
@@ -254,6 +290,43 @@ mod tests {
             "\"open_after_ticks\":{\"straggler\":30}",
         ] {
             assert!(all.contains(said), "{said} not in {all}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_begins_with_another_file_says_in_the_audit_what_it_changes_and_once() {
+        let mut world = World::new().await;
+        let app = world.app.clone();
+        let ratio = |value: f64| format!("[detect]\nstraggler_ratio = {value}\n");
+        let from_default = ("straggler_ratio\":1.05", "straggler_ratio\":1.9");
+        for (says, rows, changed) in [
+            (String::new(), 0, None),
+            (ratio(1.9), 1, Some(from_default)),
+            (ratio(1.9), 1, None),
+            (
+                ratio(1.5),
+                2,
+                Some((from_default.1, "straggler_ratio\":1.5")),
+            ),
+        ] {
+            let sources = Sources {
+                file: Some(write(&world, &says)),
+                ..Sources::default()
+            };
+            let thresholds = Thresholds::of(sources).expect("it can be read");
+            let mut thresholds = thresholds.expect("there is a file");
+            for _ in 0..2 {
+                let taken = thresholds.take(&app, &mut world.detectors).await;
+                taken.expect("the store takes the row");
+            }
+            let all = app.store.audited(10).await.expect("it answers");
+            assert_eq!(all.len(), rows, "{says}: {all:?}");
+            if let Some((before, after)) = changed {
+                let detail: Json = serde_json::from_str(&all[0].detail).expect("it is JSON");
+                let said = |it: &str| detail[it].to_string();
+                assert!(said("before").contains(before), "{detail}");
+                assert!(said("after").contains(after), "{detail}");
+            }
         }
     }
 

@@ -58,13 +58,32 @@ impl Store {
     /// # Errors
     /// When the database refuses.
     pub async fn audited(&self, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
-        let doing = "reading who changed what";
         let limit = limit.clamp(1, MAX_AUDITED);
+        let which = format!("ORDER BY at_ms DESC, id DESC LIMIT {limit}");
+        self.entries(&which, &[Value::Text(&self.0.lease)]).await
+    }
+
+    /// The last entry of an action; none where there was none, or it is older than entries are kept.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn last_audited(&self, action: &str) -> Result<Option<AuditEntry>, StoreError> {
+        let which = "AND action = $2 ORDER BY id DESC LIMIT 1";
+        let values = [Value::Text(&self.0.lease), Value::Text(action)];
+        let found = self.entries(which, &values).await?;
+        Ok(found.into_iter().next())
+    }
+
+    async fn entries(
+        &self,
+        which: &str,
+        values: &[Value<'_>],
+    ) -> Result<Vec<AuditEntry>, StoreError> {
+        let doing = "reading who changed what";
         let sql = format!(
-            "SELECT at_ms, who, peer, action, target, detail FROM audit WHERE lease = $1
-             ORDER BY at_ms DESC, id DESC LIMIT {limit}"
+            "SELECT at_ms, who, peer, action, target, detail FROM audit WHERE lease = $1 {which}"
         );
-        let rows = self.ask(&sql, &[Value::Text(&self.0.lease)]).await;
+        let rows = self.ask(&sql, values).await;
         let mut entries = Vec::new();
         for row in rows.doing(doing)? {
             let text = |index: usize| Ok::<_, StoreError>(row.text(index).doing(doing)?.to_owned());

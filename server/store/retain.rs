@@ -209,8 +209,12 @@ const PHASES: &str =
         OR NOT EXISTS (SELECT 1 FROM inventory_node n
             WHERE n.lease = p.lease AND n.cluster = p.cluster AND n.name = p.node)) LIMIT $2)";
 
+/// The last row of the thresholds stays: it says which are in force (`Store::last_audited`).
 const AUDIT: &str = "DELETE FROM audit WHERE id IN (
-    SELECT id FROM audit WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms LIMIT $2)";
+    SELECT a.id FROM audit a WHERE a.lease = $3 AND a.at_ms < $1
+        AND (a.action <> 'change thresholds' OR EXISTS (SELECT 1 FROM audit l
+            WHERE l.lease = a.lease AND l.action = a.action AND l.id > a.id))
+    ORDER BY a.at_ms LIMIT $2)";
 
 const ASIDE: &str = "DELETE FROM set_aside WHERE id IN (
     SELECT id FROM set_aside WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms LIMIT $2)";

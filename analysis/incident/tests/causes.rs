@@ -210,3 +210,46 @@ fn a_broken_node_explains_what_its_ranks_do_for_any_cause() {
     };
     assert_eq!((one.id, one.family), (id, Family::GpuFault));
 }
+
+#[test]
+fn of_what_is_wrong_with_one_gpu_an_incident_has_the_words_of_what_asks_for_most_and_is_told_still()
+{
+    let of = |what: &str, action: &str| Signal {
+        severity: Severity::Error,
+        action: action.to_owned(),
+        ..told(Family::GpuFault, gpu(7, 3), (what, Cause::GpuFault))
+    };
+    let repeated = of("XID 31 in several jobs", "Run a diagnosis.");
+    let fell = of("XID 79", "Drain the node and reboot it.");
+    let row = of(
+        "a memory row could not be remapped",
+        "Have the card replaced.",
+    );
+    let mut world = World::new();
+    world.ticks(3, std::slice::from_ref(&repeated));
+    let id = world.open()[0].id;
+    let said = |world: &World| {
+        let it = world.open()[0];
+        (it.id, it.what.clone(), it.action.clone())
+    };
+    let as_of = |it: &Signal| (id, it.what.clone(), it.action.clone());
+    assert_eq!(said(&world), as_of(&repeated));
+    let all = [row.clone(), repeated.clone(), fell.clone()];
+    assert_eq!(world.ticks(3, &all), [Change::Updated(id)]);
+    assert_eq!(said(&world), as_of(&fell));
+    let left = [repeated.clone(), row.clone()];
+    assert_eq!(world.ticks(3, &left), [Change::Updated(id)], "it is mended");
+    assert_eq!(said(&world), as_of(&row));
+    let notes = world.open()[0].log.iter();
+    let notes = notes.filter(|it| matches!(it.happened, Happened::Note(_)));
+    assert_eq!(notes.count(), 2, "the log says both");
+    // What asks for as much takes no words away, whichever is told first.
+    let reset = of("XID 48", "Drain its jobs and reset the GPU.");
+    let ecc = of("memory errors", "Drain its jobs and reset the GPU.");
+    let mut world = World::new();
+    world.tick(std::slice::from_ref(&reset));
+    world.ticks(3, &[ecc.clone(), reset]);
+    assert_eq!(world.open()[0].what, "XID 48");
+    world.ticks(3, &[ecc]);
+    assert_eq!(world.open()[0].what, "memory errors");
+}

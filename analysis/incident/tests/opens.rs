@@ -60,3 +60,33 @@ fn however_many_teams_are_over_their_budgets_each_has_an_incident_of_its_own() {
     assert_eq!(world.tick(&[over, nodes].concat()).len(), 1);
     assert_eq!(world.open().len(), 8);
 }
+
+#[test]
+fn an_incident_comes_back_after_as_many_ticks_in_a_row_as_it_opens_after() {
+    for family in [Family::Link, Family::Heat, Family::GpuFault] {
+        let mut world = World::new();
+        let mut trouble = signal(family, gpu(7, 3));
+        let enough = family.ticks() as usize;
+        world.ticks(enough, std::slice::from_ref(&trouble));
+        let id = world.open()[0].id;
+        assert_eq!(world.ticks(31, &[]), [Change::Resolved(id)], "{family:?}");
+        let over = world.book.get(id).expect("it was lately").clone();
+        trouble.severity = Severity::Error;
+        let again = [trouble];
+        for _ in 0..3 {
+            assert_eq!(world.ticks(enough - 1, &again), [], "{family:?}");
+            world.ticks(1, &[]);
+        }
+        if enough > 1 {
+            let still = world.book.get(id).expect("it was lately");
+            assert_eq!(
+                (still.state, still.severity),
+                (State::Resolved, over.severity)
+            );
+            assert_eq!((still.losing, &still.log), (over.losing, &over.log));
+        }
+        let back = world.ticks(enough, &again);
+        assert_eq!(back, [Change::Opened(id)], "{family:?}");
+        assert_eq!(world.open()[0].severity, Severity::Error);
+    }
+}

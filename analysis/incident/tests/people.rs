@@ -83,3 +83,28 @@ fn what_somebody_has_in_hand_is_released_by_anybody_and_only_then() {
         Err(Refused::Unknown(unknown))
     );
 }
+
+#[test]
+fn who_silenced_a_warning_has_not_silenced_the_error_that_it_comes_from() {
+    for (severity, is_kept) in [(Severity::Warning, true), (Severity::Error, false)] {
+        let mut world = World::new();
+        let waits = of_run(Family::Straggler, Some(59), Some(gpu(7, 3)));
+        world.tick(std::slice::from_ref(&waits));
+        let (id, now) = (Uuid::from_u128(1), world.now);
+        let until = now.shifted(HOUR_NS);
+        assert_eq!(world.book.acknowledge(id, "ada", now), Ok(()));
+        assert_eq!(world.book.silence(id, "ada", until, now), Ok(()));
+        let fault = Signal {
+            severity,
+            ..signal(Family::GpuFault, gpu(7, 3))
+        };
+        assert_eq!(world.tick(&[waits, fault]), [Change::Updated(id)]);
+        let told = world.book.get(id).expect("it is open");
+        assert_eq!((told.family, told.severity), (Family::GpuFault, severity));
+        assert_eq!(told.is_loud(world.now), !is_kept, "{severity:?}");
+        assert_eq!(told.acknowledged_by.is_some(), is_kept);
+        assert_eq!(told.silenced_alone_until, is_kept.then_some(until));
+        let ends = told.log.iter().filter(|it| it.ends_silence());
+        assert_eq!(ends.count(), usize::from(!is_kept), "the log says so");
+    }
+}

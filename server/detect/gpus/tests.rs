@@ -245,3 +245,38 @@ async fn a_card_whose_readings_stop_is_looked_for_before_it_is_diagnosed() {
     assert!(told.action.contains("nvidia-smi -L"), "{}", told.action);
     assert!(!crate::handoff::ask::is_to_be_drained(told));
 }
+
+#[tokio::test]
+async fn a_card_that_falls_off_the_bus_while_it_is_to_be_diagnosed_asks_for_the_reboot_and_its_node_is_handed_off()
+ {
+    let mut world = World::new().await;
+    let xid = |code, action: &str, job: &str| {
+        let severity = if code == 79 {
+            Severity::Error
+        } else {
+            Severity::Warning
+        };
+        LiveXid::new(NOW, code, action, severity, job)
+    };
+    let raise = |xids: &[LiveXid]| {
+        let xids = xids.to_vec();
+        move |live: &mut Live| {
+            if is_gpu(live, "node-1", 2) {
+                live.told.xids.clone_from(&xids);
+            }
+        }
+    };
+    let mut xids = ["slurm:77", "slurm:78"]
+        .map(|job| xid(31, "application_error", job))
+        .to_vec();
+    world.ticks(3, raise(&xids));
+    let told = world.open();
+    assert_eq!(told[0].what, "XID 31 in several jobs");
+    assert!(!crate::handoff::ask::is_to_be_drained(&told[0]));
+    xids.push(xid(79, "reboot_node", "slurm:78"));
+    world.ticks(3, raise(&xids));
+    let now = world.open();
+    assert_eq!(now.len(), 1, "{now:#?}");
+    assert_eq!((now[0].id, &*now[0].what), (told[0].id, "XID 79"));
+    assert!(crate::handoff::ask::is_to_be_drained(&now[0]));
+}

@@ -21,7 +21,7 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use super::slow::{Causes, read};
 use super::{
     Brief, Gpus, RankSnapshot, RunSnapshot, TickSnapshot, activity, gpu_of, is_broken, is_heard,
-    place, price_of, seconds,
+    is_stepped_with, place, price_of, seconds,
 };
 use crate::words::text;
 
@@ -133,10 +133,15 @@ pub(super) fn judge(
     }
 }
 
-/// Who a run waits for that stands: who waits for a rank whose GPU is broken waits for that.
+/// Who a run waits for that stands: who waits for a rank whose GPU is broken waits for that, but not for one with which it
+/// has stepped as it is, unless others wait for its rank.
 fn suspect<'a>(around: &Around<'a>, hang: &Hang, now: Timestamp) -> Suspect<'a> {
     let run = around.run;
-    let broken = |it: &&RankSnapshot| gpu_of(run, it, around.gpus).is_some_and(is_broken);
+    let broken = |it: &&RankSnapshot| {
+        let gpu = gpu_of(run, it, around.gpus).filter(|gpu| is_broken(gpu));
+        let may_be_why = |gpu| hang.suspects.contains(&it.rank) || !is_stepped_with(gpu, hang);
+        gpu.is_some_and(may_be_why)
+    };
     if let Some(rank) = run.ranks.iter().find(broken) {
         return Suspect::Rank(rank);
     }

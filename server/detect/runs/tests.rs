@@ -23,6 +23,7 @@ mod beside;
 mod changed;
 mod first;
 mod lost;
+mod reset;
 mod saves;
 mod together;
 mod unruly;

@@ -160,6 +160,9 @@ both! {
         }
         assert_eq!(bench.store.audited(10).await.unwrap(), [entry(60), entry(0)]);
         assert_eq!(bench.store.audited(1).await.unwrap(), [entry(60)]);
+        let last = |action: &'static str| bench.store.last_audited(action);
+        assert_eq!(last("command probe_now").await.unwrap(), Some(entry(60)));
+        assert_eq!(last("silence").await.unwrap(), None);
         let config = StoreConfig { lease: "other".to_owned(), ..bench.config.clone() };
         let store = Store::open(&config).await.unwrap();
         assert_eq!(store.audited(10).await.unwrap(), []);

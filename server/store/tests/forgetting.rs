@@ -165,3 +165,22 @@ both! {
         assert_eq!(seen, Minute(START.0 + 3_000).start());
     }
 }
+
+both! {
+    async fn the_last_row_of_the_thresholds_stays_and_the_others_of_the_audit_go_with_the_events(bench) {
+        let entry = |seconds: i64, action: &str| AuditEntry::here(at(seconds), "ada", (action, "it"), "{}");
+        let thresholds = crate::detect::thresholds::ACTION;
+        for (seconds, action) in [(0, thresholds), (1, thresholds), (2, "silence")] {
+            bench.store.audit(&entry(seconds, action)).await.unwrap();
+        }
+        for _ in 0..2 {
+            let expiry = Expiry { events: at(DAY_S), ..keep_all() };
+            bench.store.retain(&expiry).await.unwrap();
+            assert_eq!(bench.store.audited(10).await.unwrap(), [entry(1, thresholds)]);
+        }
+        bench.store.audit(&entry(3, thresholds)).await.unwrap();
+        let expiry = Expiry { events: at(DAY_S), ..keep_all() };
+        bench.store.retain(&expiry).await.unwrap();
+        assert_eq!(bench.store.audited(10).await.unwrap(), [entry(3, thresholds)]);
+    }
+}

@@ -1,0 +1,36 @@
+//! Broken GPUs of runs: whether one still computes, and whether it may be why its run stands.
+//!
+//! What the driver wants reset (field 230) may work on for days until somebody resets it. A run that made steps with such
+//! a GPU does not stand because of it, unless something else says that it waits for its rank.
+//!
+//! Limits: when the driver began to ask is known by events; of a GPU of which only readings say it, it began before.
+
+use gpufleet_analysis::hang::Hang;
+use gpufleet_analysis::ledger::{Reason, State};
+use gpufleet_telemetry::time::NANOS_PER_SECOND;
+
+use crate::detect::gather::GpuSnapshot;
+
+/// A GPU that broke so long before the last step that is known, nanoseconds, may be why there is no other: steps are
+/// told by agents a tick or two later than events are dated.
+const BROKE_WITHIN_NS: i64 = 60 * NANOS_PER_SECOND;
+
+/// Whether it is broken, or the driver wants it reset.
+pub(in crate::detect) fn is_broken(seen: &GpuSnapshot) -> bool {
+    seen.status.state == State::Unhealthy
+}
+
+/// Whether it is broken so that it computes nothing, whatever is read of it: not one that has worked since the driver
+/// asked for something.
+pub(super) fn is_out(seen: &GpuSnapshot) -> bool {
+    let may_work = seen.status.reason == Reason::RecoveryAction && seen.broken.is_none();
+    is_broken(seen) && !may_work
+}
+
+/// Whether it is broken, and the run that stands has made steps with it as it is.
+pub(super) fn is_stepped_with(seen: &GpuSnapshot, hang: &Hang) -> bool {
+    let stepped = hang.since.shifted(-BROKE_WITHIN_NS);
+    let broke_before = seen.health_at.is_none_or(|at| at < stepped);
+    let is_asked = is_broken(seen) && seen.status.reason == Reason::RecoveryAction;
+    is_asked && !hang.is_first && broke_before
+}
