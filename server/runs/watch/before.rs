@@ -327,7 +327,8 @@ mod tests {
             since: at(0, 0),
         };
         let last = Some(slower(3));
-        let hangs = tokio::time::timeout(EVERY, in_time(pending(), &key(1), last));
+        let its = key(1);
+        let hangs = tokio::time::timeout(EVERY, in_time(pending(), &its, last));
         assert_eq!(hangs.await.expect("it is given up before"), last);
         let gone = StoreError::Corrupt {
             what: "a run".to_owned(),
