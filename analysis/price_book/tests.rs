@@ -363,6 +363,8 @@ fn a_commitment_must_end_and_be_of_a_commitments_basis() {
         "c1,box-8g,here,2,spot,USD,38.86,2026-01-01,2029-01-01,\n",
         "c1,box-8g,here,2.5,commitment_3y,USD,38.86,2026-01-01,2029-01-01,\n",
         "c1,box-8g,here,2,commitment_3y,USD,0,2026-01-01,2029-01-01,\n",
+        "c1,host-4,here,2,commitment_3y,USD,0.1,2026-01-01,2029-01-01,\n",
+        "c1,host+t4,here,2,commitment_3y,USD,0.1,2026-01-01,2029-01-01,\n",
     ] {
         let bad = read(row);
         assert_eq!(
