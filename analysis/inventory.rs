@@ -69,11 +69,11 @@ pub struct Node {
     pub block: String,
     /// The part of the block that it is in, usually a rack; empty where not told.
     pub subblock: String,
-    /// GPUs that it has.
+    /// GPUs that it has; where it gives out whole ones and shares of others, the whole ones.
     pub gpus: u32,
-    /// GPUs that can be given out.
+    /// Of these, GPUs that can be given out.
     pub allocatable: u32,
-    /// Whether these are shares of GPUs and not whole ones.
+    /// Whether these are shares of GPUs and not whole ones: it gives out no whole one.
     pub is_shared: bool,
     /// Whether it is ready.
     pub ready: Ready,

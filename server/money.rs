@@ -24,6 +24,8 @@ pub mod tables;
 
 pub mod terms;
 
+mod shipped;
+
 pub mod import;
 
 pub mod month;

@@ -1,5 +1,5 @@
-//! Small fleets for tests: boxes of eight GPUs at 80.0 an hour, 40.0 on Spot, since 2026-10-01; and machines with an
-//! eighth of a GPU.
+//! Small fleets for tests: boxes of eight GPUs at 80.0 an hour, 40.0 on Spot, since 2026-10-01; machines with an
+//! eighth of a GPU; and hosts that GPUs are added to.
 
 use super::*;
 use crate::price_book::{Tables, Text};
@@ -17,10 +17,10 @@ pub(crate) const RATES: &str = "machine_type,region,basis,currency,hour,gpu_hour
 pub(crate) const OWNERS: &str = "from,until,kind,key,value,team\n\
     2026-01-01,,namespace,,research,science\n2026-01-01,,namespace,,ads,money\n";
 
-/// A book of box-8g and slice-1 with these rates and commitments.
+/// A book of box-8g, slice-1 and host-4 with these rates and commitments.
 pub(crate) fn book(rates: &str, commitments: &str) -> Book {
     let machines = "machine_type,gpu_model,gpu_count,vcpus,memory_gib\nbox-8g,h100,8,208,1872\n\
-        slice-1,h100,0.125,26,234\n";
+        slice-1,h100,0.125,26,234\nhost-4,,0,4,15\nhost+t4,t4,1,,\n";
     let header = "id,machine_type,region,nodes,basis,currency,hour,from,until,owner\n";
     let tables = Tables {
         machines: vec![Text::new("machines", machines)],

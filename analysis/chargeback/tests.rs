@@ -272,6 +272,30 @@ fn a_commitment_covers_what_it_has_and_what_nobody_used_of_it_is_a_line() {
 }
 
 #[test]
+fn a_commitment_of_a_host_makes_the_gpus_that_are_added_to_it_neither_free_nor_priced() {
+    let host = format!("{RATES}host-4,here,on_demand,USD,0.76,,2026-10-01,,list,a\n");
+    let with_gpus = format!("{host}host+t4,here,on_demand,USD,0.35,,2026-10-01,,list,a\n");
+    let hour = "2026-10-01,2026-10-01T01:00:00Z";
+    let commitment = format!("c1,host-4,here,1,commitment_1y,USD,0.47878,{hour},\n");
+    let mut fleet = fleet(1);
+    let node = &mut fleet.nodes[0];
+    (node.machine_type, node.gpu_model) = ("host-4".to_owned(), "t4".to_owned());
+    let hours = [period(0, 0, &[part(Some(0), State::ActiveUnrated, HOUR)])];
+    let made = |rates: &str| {
+        let book = book(rates, &commitment);
+        assert_eq!(book.findings.len(), 1, "{:?}", book.findings);
+        october(&fleet, &hours, &book)
+    };
+    // The host and eight GPUs, as without the commitment; nothing of it is unused.
+    let priced = made(&with_gpus);
+    assert_eq!(priced.total().cost, 3_560_000_000);
+    assert_eq!(priced.headline().unused, Sum::default());
+    assert!(priced.balance().is_exact());
+    let unpriced = made(&host).total();
+    assert_eq!((unpriced.cost, unpriced.unpriced_millis), (0, 8 * HOUR));
+}
+
+#[test]
 fn a_commitment_is_paid_for_in_hours_without_any_node_too() {
     let days = "2026-09-15,2026-10-03";
     let commitments = format!("c1,box-8g,here,1,commitment_1y,USD,50,{days},\n");

@@ -56,7 +56,7 @@ pub struct Pool {
     pub cordoned: usize,
     /// GPUs that nobody has and that a taint keeps for others.
     pub kept: u64,
-    /// Nodes whose GPUs are given out in shares: in no gang.
+    /// Nodes whose GPUs are all given out in shares: in no gang.
     pub shared: usize,
     /// Gangs that fit, by partitions of the same nodes, those with most free first, of each the smallest pods first.
     pub gangs: Vec<Gang>,

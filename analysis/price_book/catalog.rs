@@ -5,15 +5,20 @@
 //! no rate there, and a note says which part. The table goes through the same loader as any other. The API answers in
 //! pages; they are read together, because the parts of a machine stand on several.
 //!
+//! A SKU has the prices that it had in the time that was asked for (`startTime`, `endTime`, within a month), each with the
+//! moment from which it counted, or, where none was asked for, the latest one, which then counts from some time in the last 12
+//! hours, however old it is. So an answer says nothing of the time before it; [`joined`] keeps what answers before it said.
+//!
 //! Limits. Local SSD that a machine type brings is not in it. Descriptions are the only thing that
 //! tells SKUs apart; one that is not understood is left out, a GPU among them is noted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use super::{Basis, Book, Machine};
-use crate::{money, table};
+use super::{Basis, Book, Machine, load};
+use crate::money;
+use crate::table::{self, TableError};
 
 /// GPUs by how a SKU calls them, and their name in the table of machine types.
 const GPUS: [(&str, &str); 14] = [
@@ -130,8 +135,17 @@ struct Price {
     sku: String,
 }
 
-/// Prices by part, region and basis; more than one where SKUs say different things.
+/// Prices by part, region and basis, in the order of time; of more than one SKU where these say different things.
 type Prices = BTreeMap<(Part, String, Basis), Vec<Price>>;
+
+/// What a machine costs from a moment on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Composed {
+    from_ms: i64,
+    hour: i64,
+    /// Of one of its GPUs, if it has any.
+    gpu_hour: Option<i64>,
+}
 
 /// Reads the catalog and puts together the rates of the machine types that the book knows. Each text is a page, or
 /// several behind one another.
@@ -157,13 +171,15 @@ pub fn import(texts: &[&str], book: &Book) -> Result<Imported, CatalogError> {
     let mut prices = Prices::new();
     for sku in pages.iter().flat_map(|it| &it.skus) {
         match read(sku, &book.currency) {
-            Ok(Some((part, basis, price))) => {
+            Ok(Some((part, basis, timeline))) => {
                 for region in &sku.service_regions {
                     let key = (part.clone(), region.clone(), basis);
                     let known = prices.entry(key).or_default();
-                    // A page may be there twice.
-                    if !known.contains(&price) {
-                        known.push(price.clone());
+                    for price in &timeline {
+                        // A page may be there twice.
+                        if !known.contains(price) {
+                            known.push(price.clone());
+                        }
                     }
                 }
             }
@@ -177,14 +193,40 @@ pub fn import(texts: &[&str], book: &Book) -> Result<Imported, CatalogError> {
             }
         }
     }
+    for timeline in prices.values_mut() {
+        timeline.sort_by_key(|it| it.from_ms);
+    }
     for (name, machine) in &book.machines {
         compose(name, machine, &prices, &book.currency, &mut imported);
     }
     Ok(imported)
 }
 
-/// What a SKU is the price of and which; none when it is of something that nodes are not made of.
-fn read(sku: &Sku, currency: &str) -> Result<Option<(Part, Basis, Price)>, String> {
+/// A table of rates with what a kept one has beside it: of a rate of the same series from the same moment on the new one
+/// stands. So an answer of today takes nothing from the months before it.
+///
+/// # Errors
+/// When one of them is no table of rates.
+pub fn joined(kept: &str, new: &str) -> Result<String, TableError> {
+    let mut rows = BTreeMap::new();
+    for text in [kept, new] {
+        for row in table::read(text, &load::RATES)? {
+            // Machine type, region, basis, currency and `from`.
+            let key = [0, 1, 2, 3, 6].map(|at: usize| row.fields[at].clone());
+            rows.insert(key, row.fields);
+        }
+    }
+    let mut joined = String::new();
+    table::write(&mut joined, &load::RATES);
+    for fields in rows.values() {
+        let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+        table::write(&mut joined, &fields);
+    }
+    Ok(joined)
+}
+
+/// What a SKU is the price of and its prices; none when it is of something that nodes are not made of.
+fn read(sku: &Sku, currency: &str) -> Result<Option<(Part, Basis, Vec<Price>)>, String> {
     let basis = match sku.category.usage_type.as_str() {
         "OnDemand" => Basis::OnDemand,
         "Preemptible" => Basis::Spot,
@@ -195,15 +237,23 @@ fn read(sku: &Sku, currency: &str) -> Result<Option<(Part, Basis, Price)>, Strin
     let Some(part) = part(&sku.description, basis)? else {
         return Ok(None);
     };
-    let [info] = sku.pricing_info.as_slice() else {
-        return Err(format!("it has {} prices at once", sku.pricing_info.len()));
-    };
-    let expression = &info.pricing_expression;
+    if sku.pricing_info.is_empty() {
+        return Err("it has no price".to_owned());
+    }
     let unit = if matches!(part, Part::Memory(_)) {
         "GiBy.h"
     } else {
         "h"
     };
+    let timeline = sku.pricing_info.iter();
+    let timeline = timeline.map(|it| price(&sku.sku_id, it, unit, currency));
+    let timeline: Vec<Price> = timeline.collect::<Result<_, _>>()?;
+    Ok(Some((part, basis, timeline)))
+}
+
+/// One of the prices of a SKU, of this unit in this currency.
+fn price(sku: &str, info: &PricingInfo, unit: &str, currency: &str) -> Result<Price, String> {
+    let expression = &info.pricing_expression;
     if expression.usage_unit != unit {
         return Err(format!(
             "its unit is `{}`, not `{unit}`",
@@ -235,8 +285,11 @@ fn read(sku: &Sku, currency: &str) -> Result<Option<(Part, Basis, Price)>, Strin
     }
     let from_ms = table::moment(&info.effective_time);
     let from_ms = from_ms.ok_or_else(|| format!("`{}` is no time", info.effective_time))?;
-    let sku = sku.sku_id.clone();
-    Ok(Some((part, basis, Price { hour, from_ms, sku })))
+    Ok(Price {
+        hour,
+        from_ms,
+        sku: sku.to_owned(),
+    })
 }
 
 /// The part that a description names; an error for a GPU that is not known.
@@ -295,26 +348,28 @@ fn compose(name: &str, machine: &Machine, prices: &Prices, currency: &str, into:
     places.sort();
     places.dedup();
     for (region, basis) in places {
-        match rate(&parts, region, basis, prices) {
-            Ok((hour, gpu_hour, from_ms, skus)) => {
+        match rates(&parts, region, basis, prices) {
+            Ok((rates, skus)) => {
                 let text = |nanos: i64| money::decimal(i128::from(nanos));
-                let gpu_hour = gpu_hour.map(text).unwrap_or_default();
                 let source = format!("Cloud Billing Catalog {skus}; local SSD left out");
-                let from = table::moment_text(from_ms);
-                let hour = text(hour);
-                let fields = [
-                    name,
-                    region,
-                    basis.name(),
-                    currency,
-                    &hour,
-                    &gpu_hour,
-                    &from,
-                    "",
-                    "list",
-                    &source,
-                ];
-                table::write(&mut into.table, &fields);
+                for rate in rates {
+                    let gpu_hour = rate.gpu_hour.map(text).unwrap_or_default();
+                    let from = table::moment_text(rate.from_ms);
+                    let hour = text(rate.hour);
+                    let fields = [
+                        name,
+                        region,
+                        basis.name(),
+                        currency,
+                        &hour,
+                        &gpu_hour,
+                        &from,
+                        "",
+                        "list",
+                        &source,
+                    ];
+                    table::write(&mut into.table, &fields);
+                }
             }
             Err(why) => into
                 .notes
@@ -344,41 +399,71 @@ fn parts(name: &str, machine: &Machine) -> Vec<(Part, u32)> {
     host.into_iter().chain(gpu).collect()
 }
 
-/// The sum of the parts: the whole, one GPU, since when, and the SKUs.
-fn rate(
+/// The sum of the parts from each moment on at which one of them changes and all have a price; and the SKUs.
+fn rates(
     parts: &[(Part, u32)],
     region: &str,
     basis: Basis,
     prices: &Prices,
-) -> Result<(i64, Option<i64>, i64, String), String> {
-    let (mut sum, mut gpu_hour, mut from_ms, mut skus) = (0_i128, None, i64::MIN, Vec::new());
+) -> Result<(Vec<Composed>, String), String> {
+    let (mut timelines, mut skus) = (Vec::new(), Vec::new());
     for (part, eighths) in parts {
-        let what = match part {
-            Part::Core(family) => format!("{family} cores"),
-            Part::Memory(family) => format!("{family} memory"),
-            Part::Gpu(model) => (*model).to_owned(),
-        };
-        let found = prices.get(&(part.clone(), region.to_owned(), basis));
-        let price = match found.map(Vec::as_slice) {
-            None | Some([]) => return Err(format!("there is no price of {what}")),
-            Some([price]) => price,
-            Some(many) => {
-                let skus: Vec<_> = many.iter().map(|it| it.sku.as_str()).collect();
-                return Err(format!(
-                    "{what} has {} prices: {}",
-                    many.len(),
-                    skus.join(", ")
-                ));
-            }
-        };
-        let cost = i128::from(price.hour) * i128::from(*eighths);
-        sum += money::ratio(cost, 1, 8).ok_or("it does not fit")?;
-        if matches!(part, Part::Gpu(_)) {
-            gpu_hour = Some(price.hour);
-        }
-        from_ms = from_ms.max(price.from_ms);
-        skus.push(price.sku.as_str());
+        let timeline = timeline(part, region, basis, prices)?;
+        skus.extend(timeline.first().map(|it| it.sku.as_str()));
+        timelines.push((part, *eighths, timeline));
     }
-    let sum = i64::try_from(sum).map_err(|_| "it does not fit")?;
-    Ok((sum, gpu_hour, from_ms, skus.join(" + ")))
+    let firsts = timelines.iter().filter_map(|it| it.2.first());
+    let begins_ms = firsts.map(|it| it.from_ms).max().unwrap_or(i64::MIN);
+    let changes = timelines.iter().flat_map(|it| it.2);
+    let changes: BTreeSet<i64> = changes.map(|it| it.from_ms).collect();
+    let mut rates: Vec<Composed> = Vec::new();
+    for from_ms in changes.range(begins_ms..).copied() {
+        let (mut sum, mut gpu_hour) = (0_i128, None);
+        for (part, eighths, timeline) in &timelines {
+            let held = timeline.iter().rfind(|it| it.from_ms <= from_ms);
+            let price = held.expect("all have begun");
+            let cost = i128::from(price.hour) * i128::from(*eighths);
+            sum += money::ratio(cost, 1, 8).ok_or("it does not fit")?;
+            if matches!(part, Part::Gpu(_)) {
+                gpu_hour = Some(price.hour);
+            }
+        }
+        rates.push(Composed {
+            from_ms,
+            hour: i64::try_from(sum).map_err(|_| "it does not fit")?,
+            gpu_hour,
+        });
+    }
+    Ok((rates, skus.join(" + ")))
+}
+
+/// The prices of a part, all of one SKU and one at a time.
+fn timeline<'a>(
+    part: &Part,
+    region: &str,
+    basis: Basis,
+    prices: &'a Prices,
+) -> Result<&'a [Price], String> {
+    let what = match part {
+        Part::Core(family) => format!("{family} cores"),
+        Part::Memory(family) => format!("{family} memory"),
+        Part::Gpu(model) => (*model).to_owned(),
+    };
+    let found = prices.get(&(part.clone(), region.to_owned(), basis));
+    let found = found.map_or(&[][..], Vec::as_slice);
+    if found.is_empty() {
+        return Err(format!("there is no price of {what}"));
+    }
+    let mut skus: Vec<&str> = found.iter().map(|it| it.sku.as_str()).collect();
+    skus.sort_unstable();
+    skus.dedup();
+    if skus.len() > 1 {
+        let (count, skus) = (skus.len(), skus.join(", "));
+        return Err(format!("{what} has {count} prices: {skus}"));
+    }
+    if let Some(pair) = found.windows(2).find(|it| it[0].from_ms == it[1].from_ms) {
+        let from = table::moment_text(pair[0].from_ms);
+        return Err(format!("{what} has two prices from {from} on"));
+    }
+    Ok(found)
 }

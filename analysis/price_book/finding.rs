@@ -91,6 +91,12 @@ pub enum Problem {
     /// Another rate of the series holds at the same time: that time reads unpriced.
     #[error("it holds at the same time as {0}: that time has no price")]
     Overlap(Place),
+    /// A commitment of a host that GPUs are added to, or of one such GPU: what it is paid for is a part of a node.
+    #[error(
+        "a commitment is of whole nodes, and `{0}` is a part of one, a host or a GPU that is added to it: give what is paid \
+         for it as a rate"
+    )]
+    PartCommitted(String),
     /// A commitment of this name is there already for some of the time.
     #[error("commitment `{id}` is there already at that time, in {first}: it counts once")]
     CommittedTwice {

@@ -272,7 +272,10 @@ impl Book {
             cluster,
         ] = fields(row);
         not_empty("id", id)?;
-        self.known(machine)?;
+        // Its price would stand for the node's with all GPUs in it, which are paid for beside the host.
+        if self.known(machine)? == 0 || machine.contains('+') {
+            return Err(Problem::PartCommitted(machine.to_owned()));
+        }
         not_empty("region", region)?;
         not_empty("until", until)?;
         let name = basis;

@@ -363,6 +363,8 @@ fn a_commitment_must_end_and_be_of_a_commitments_basis() {
         "c1,box-8g,here,2,spot,USD,38.86,2026-01-01,2029-01-01,\n",
         "c1,box-8g,here,2.5,commitment_3y,USD,38.86,2026-01-01,2029-01-01,\n",
         "c1,box-8g,here,2,commitment_3y,USD,0,2026-01-01,2029-01-01,\n",
+        "c1,host-4,here,2,commitment_3y,USD,0.1,2026-01-01,2029-01-01,\n",
+        "c1,host+t4,here,2,commitment_3y,USD,0.1,2026-01-01,2029-01-01,\n",
     ] {
         let bad = read(row);
         assert_eq!(
@@ -580,6 +582,103 @@ fn the_pages_of_a_catalog_are_read_together_and_one_that_goes_on_is_told() {
         "{:?}",
         imported.notes
     );
+}
+
+/// The same SKU with a price from each of these moments on, of so many units.
+fn priced_from(sku: &str, prices: &[(&str, i64)]) -> String {
+    let mut sku: serde_json::Value = serde_json::from_str(sku).expect("written by us");
+    let first = sku["pricingInfo"][0].clone();
+    let price = |(from, units): &(&str, i64)| {
+        let mut price = first.clone();
+        price["effectiveTime"] = (*from).into();
+        price["pricingExpression"]["tieredRates"][0]["unitPrice"]["units"] =
+            units.to_string().into();
+        price
+    };
+    sku["pricingInfo"] = prices.iter().map(price).collect();
+    sku.to_string()
+}
+
+#[test]
+fn a_catalog_of_a_month_has_a_rate_from_each_moment_on_at_which_a_part_got_another_price() {
+    let of = |id: &str, what: &str, unit: &str, prices: &[(&str, i64)]| {
+        let description = format!("{what} running in Americas");
+        priced_from(&sku(id, &description, "OnDemand", unit, 0), prices)
+    };
+    let skus = |gpu: &[(&str, i64)]| {
+        let skus = [
+            of("C", "A3 Instance Core", "h", &[("2026-10-01T07:00:00Z", 1)]),
+            of(
+                "R",
+                "A3 Instance Ram",
+                "GiBy.h",
+                &[("2026-10-02T07:00:00Z", 1)],
+            ),
+            of("G", "Nvidia H100 80GB GPU", "h", gpu),
+        ];
+        format!(r#"{{"skus":[{}]}}"#, skus.join(","))
+    };
+    let machines = "machine_type,gpu_model,gpu_count,vcpus,memory_gib\na3-highgpu-8g,nvidia-h100-80gb,8,208,1872\n";
+    let tables = Tables {
+        machines: vec![Text::new("machines", machines)],
+        ..Tables::default()
+    };
+    let book = Book::load("USD", &tables);
+    // The later one first: they are put in the order of time.
+    let gpu = [("2026-10-20T00:00:00Z", 5), ("2026-10-01T07:00:00Z", 3)];
+    let imported = import(&[&skus(&gpu)], &book).expect("a catalog");
+    assert_eq!(imported.notes, [""; 0]);
+    let rows = imported.table.lines().skip(1);
+    let rows: Vec<String> = rows
+        .map(|it| it.split(',').take(7).collect::<Vec<_>>().join(","))
+        .collect();
+    // 208 cores and 1,872 GiB at 1, 8 GPUs at 3, then at 5; not before the memory has a price.
+    assert_eq!(
+        rows,
+        [
+            "a3-highgpu-8g,us-central1,on_demand,USD,2104.0,3.0,2026-10-02T07:00:00Z",
+            "a3-highgpu-8g,us-central1,on_demand,USD,2120.0,5.0,2026-10-20T00:00:00Z",
+        ]
+    );
+    let twice = [("2026-10-01T07:00:00Z", 3), ("2026-10-01T07:00:00Z", 5)];
+    let imported = import(&[&skus(&twice)], &book).expect("a catalog");
+    assert_eq!(
+        imported.notes,
+        [
+            "a3-highgpu-8g in us-central1, on_demand: nvidia-h100-80gb has two prices from 2026-10-01T07:00:00Z on"
+        ]
+    );
+    let none = import(&[&skus(&[])], &book).expect("a catalog");
+    assert!(
+        none.notes[0].ends_with("is left out: it has no price"),
+        "{:?}",
+        none.notes
+    );
+}
+
+#[test]
+fn rates_that_join_kept_ones_leave_those_of_other_times_and_series_and_stand_for_those_of_theirs() {
+    let row = |machine: &str, hour: i64, from: &str| {
+        format!("{machine},here,on_demand,USD,{hour},,{from},,list,\"a, b\"\n")
+    };
+    let (october, november) = ("2026-10-01T00:00:00Z", "2026-11-01T00:00:00Z");
+    let box_8g = |hour, from| row("box-8g", hour, from);
+    let kept = [
+        box_8g(80, october),
+        row("host-4", 1, october),
+        box_8g(81, november),
+    ];
+    let new = [box_8g(82, november), box_8g(83, "2026-12-01T00:00:00Z")];
+    let table = |rows: &[String]| format!("{HEADER}{}", rows.concat());
+    let joined = catalog::joined(&table(&kept), &table(&new)).expect("two tables");
+    let expected = [
+        box_8g(80, october),
+        new[0].clone(),
+        new[1].clone(),
+        kept[1].clone(),
+    ];
+    assert_eq!(joined, table(&expected));
+    assert!(catalog::joined("a,b\n", &table(&new)).is_err());
 }
 
 #[test]

@@ -9,6 +9,7 @@ use gpufleet_analysis::owner::Owners;
 use gpufleet_analysis::price_book::load;
 use gpufleet_analysis::table::{self, TableError, TableRow};
 
+use super::shipped::{Series, first_rates};
 use super::tables::{self, Kind};
 use super::terms::{Sources, Terms};
 use crate::store::model::MoneyTable;
@@ -52,6 +53,27 @@ pub fn check(terms: &Terms, tables: &[MoneyTable]) -> Result<(), NoRow> {
         name: table.name.clone(),
         why: told.map(|it| format!("\n  {it}")).collect(),
     })
+}
+
+/// What tables of rates no longer say of a time of which those said it that are kept under their names, a sentence for each
+/// table: months that are over would silently have other prices, or none.
+pub fn shortened(kept: &[MoneyTable], tables: &[MoneyTable]) -> Vec<String> {
+    let is_rates = |it: &&MoneyTable| Kind::parse(&it.kind) == Some(Kind::Rates);
+    let told = |table: &MoneyTable| {
+        let before = kept.iter().find(|it| it.name == table.name);
+        let before = first_rates([before.filter(is_rates)?.content.as_str()]);
+        let now = first_rates([table.content.as_str()]);
+        let begins_later =
+            |it: &(&Series, &i64)| now.get(it.0).is_none_or(|from_ms| it.1 < from_ms);
+        let later: Vec<(&Series, &i64)> = before.iter().filter(begins_later).collect();
+        let ([machine_type, region, basis], from_ms) = later.first()?;
+        let (name, count, from) = (&table.name, later.len(), table::moment_text(**from_ms));
+        Some(format!(
+            "{name}: of {count} series the table that it replaces had rates from earlier on, as of {machine_type} in \
+             {region}, {basis} from {from}: that time has other prices now, or none"
+        ))
+    };
+    tables.iter().filter_map(told).collect()
 }
 
 /// Whether a row of it is used.
@@ -158,6 +180,29 @@ mod tests {
             let told = "no row of it.csv can be used, so nothing was kept";
             assert_eq!(empty.to_string(), told);
         }
+    }
+
+    #[test]
+    fn rates_that_begin_later_than_those_that_they_replace_are_told() {
+        let rates = |rows: &[&str]| {
+            let row = |it: &&str| format!("a3-highgpu-8g,{it},,list,a\n");
+            let rows = rows.iter().map(row).collect::<String>();
+            table(format!("{}\n{rows}", load::RATES.join(",")))
+        };
+        let october = "here,on_demand,USD,80,,2026-10-01";
+        let november = "here,on_demand,USD,81,,2026-11-01";
+        let spot = "here,spot,USD,40,,2026-11-01";
+        let kept = [rates(&[october, spot])];
+        let told = |rows: &[&str]| shortened(&kept, &[rates(rows)]);
+        assert_eq!(told(&[october, november, spot]), [""; 0]);
+        assert_eq!(
+            told(&[november]),
+            [
+                "it.csv: of 2 series the table that it replaces had rates from earlier on, as of a3-highgpu-8g in here, \
+                 on_demand from 2026-10-01T00:00:00Z: that time has other prices now, or none"
+            ]
+        );
+        assert_eq!(shortened(&[], &kept), [""; 0], "it replaces none");
     }
 
     #[test]

@@ -15,10 +15,14 @@ pub use quotas::{Quota, overlapping_quotas, quotas, quotas_at};
 pub use standby::{Standby, standby};
 pub use targets::{Targets, targets};
 
+use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 use gpufleet_analysis::money;
 use gpufleet_analysis::owner::{self, idle};
 use gpufleet_analysis::price_book::load;
 use gpufleet_analysis::table;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::report::{month_around, month_of};
 
 /// Longest table, bytes: a year of hourly Spot prices of 10 series.
 pub const MAX_BYTES: u64 = 16 << 20;
@@ -156,6 +160,22 @@ impl Span {
     fn holds_at(self, at_ms: i64) -> bool {
         self.from_ms <= at_ms && self.until_ms.is_none_or(|until| at_ms < until)
     }
+
+    /// From when on it counts where months go by what holds at their first moment, in words; none where it begins with one.
+    fn begins_late(self) -> Option<String> {
+        let month = month_around(self.from_ms.div_euclid(MILLIS_PER_DAY))?;
+        let [begins_ms, next_ms] = [month.start, month.end].map(|day| day * MILLIS_PER_DAY);
+        let [month, next] = [begins_ms, next_ms].map(|at| month_of(Timestamp::from_millis(at)));
+        if self.from_ms == begins_ms {
+            return None;
+        }
+        Some(match self.holds_at(next_ms) {
+            true => format!("it begins within {month}, so it counts from {next} on"),
+            false => {
+                format!("it begins within {month} and ends with it, so it counts for no month")
+            }
+        })
+    }
 }
 
 /// Whose a row is by what it names, each with what that is; where it names nothing everybody's.
@@ -206,7 +226,11 @@ pub fn budgets(text: &str, currency: &str) -> (Vec<Budget>, Vec<String>) {
     let (mut found, mut findings) = (Vec::new(), Vec::new());
     for row in rows {
         match budget(&row.fields, currency) {
-            Ok(budget) => found.push(budget),
+            Ok(budget) => {
+                let late = budget.span.begins_late();
+                findings.extend(late.map(|why| format!("line {}: {why}", row.line)));
+                found.push(budget);
+            }
             Err(why) => findings.push(format!("line {}: {why}", row.line)),
         }
     }
@@ -298,6 +322,25 @@ mod tests {
     }
 
     #[test]
+    fn a_budget_that_begins_within_a_month_says_from_when_on_it_counts() {
+        let text = "from,until,team,amount,currency\n\
+            2026-11-15,,science,50000,USD\n2026-12-01T00:00:01Z,,ads,1,USD\n\
+            2026-12-01,,robots,1,USD\n2026-11-02,2026-12-01,vision,1,USD\n";
+        let (found, findings) = budgets(text, "USD");
+        let expected = [
+            "line 2: it begins within 2026-11, so it counts from 2026-12 on",
+            "line 3: it begins within 2026-12, so it counts from 2027-01 on",
+            "line 5: it begins within 2026-11 and ends with it, so it counts for no month",
+        ];
+        assert_eq!(findings, expected);
+        let at = |month| budgets_at(&found, None, table::moment(month).expect("a date"));
+        let teams = |month| at(month).into_keys().collect::<Vec<_>>();
+        assert_eq!(teams("2026-11-01"), [""; 0]);
+        assert_eq!(teams("2026-12-01"), ["robots", "science"]);
+        assert_eq!(teams("2027-01-01"), ["ads", "robots", "science"]);
+    }
+
+    #[test]
     fn a_budget_that_names_a_cluster_is_of_that_one_alone() {
         let text = "from,until,cluster,team,amount,currency\n\
             2026-01-01,,prod,science,100,USD\n2026-01-01,,,science,150,USD\n";
@@ -317,7 +360,10 @@ mod tests {
             2026-01-01,,science,100,USD\n2026-09-15,2026-12-01,science,150,USD\n\
             2026-01-01,2026-06-01,ads,5,USD\n2026-06-01,,ads,6,USD\n";
         let (found, findings) = budgets(text, "USD");
-        assert_eq!(findings, [""; 0]);
+        assert_eq!(
+            findings,
+            ["line 3: it begins within 2026-09, so it counts from 2026-10 on"]
+        );
         assert_eq!(
             overlapping_budgets(&found),
             [

@@ -16,12 +16,13 @@ use gpufleet_analysis::inventory;
 use gpufleet_analysis::money;
 use gpufleet_analysis::owner::Owners;
 use gpufleet_analysis::price_book::{
-    Ask, Basis, Book, SHIPPED_MACHINES, SHIPPED_PRICES, Stretch, Tables, Text, Unpriced, load,
+    Ask, Basis, Book, SHIPPED_MACHINES, Stretch, Tables, Text, Unpriced, load,
 };
 use gpufleet_analysis::table;
 use gpufleet_telemetry::identity::{Resource, attribute};
 
 use super::CostConfig;
+use super::shipped;
 use super::tables::{self, Budget, File, Kind, Quota, Standby, Targets};
 use crate::config::Config;
 use crate::store::model::MoneyTable;
@@ -189,7 +190,7 @@ impl Terms {
         let currency = sources.cost.currency.as_str();
         let (machines, rates) = own_tables(&sources.gpu_hour_usd, currency);
         let imported = take(Kind::Rates);
-        let shipped = shipped_rates(&imported, currency);
+        let shipped = shipped::rates(&imported, currency);
         let tables = Tables {
             machines: [
                 vec![Text::new("machines.csv", SHIPPED_MACHINES)],
@@ -418,43 +419,6 @@ fn own_tables(prices: &BTreeMap<String, String>, currency: &str) -> (Text, Text)
         table::write(&mut rates, &fields);
     }
     (Text::new(source, &machines), Text::new(source, &rates))
-}
-
-/// The shipped rates without those that an imported table has a say in: of the same series, from the
-/// first of its rates on.
-fn shipped_rates(imported: &[Text], currency: &str) -> Text {
-    let mut first: HashMap<[String; 3], i64> = HashMap::new();
-    let series = |fields: &[String]| [0, 1, 2].map(|at: usize| fields[at].clone());
-    const FROM: usize = 6;
-    for text in imported {
-        for row in table::read(&text.text, &load::RATES).unwrap_or_default() {
-            let Some(from_ms) = table::moment(&row.fields[FROM]) else {
-                continue;
-            };
-            let known = first.entry(series(&row.fields)).or_insert(from_ms);
-            *known = from_ms.min(*known);
-        }
-    }
-    let name = "gcp.csv";
-    // Nothing is converted: a book in another currency knows only what was imported.
-    if currency != "USD" {
-        return Text::new(name, &load::RATES.join(","));
-    }
-    if first.is_empty() {
-        return Text::new(name, SHIPPED_PRICES);
-    }
-    let rows = table::read(SHIPPED_PRICES, &load::RATES).expect("the shipped table is one");
-    let mut kept = String::new();
-    table::write(&mut kept, &load::RATES);
-    for row in rows {
-        let begins = table::moment(&row.fields[FROM]);
-        let is_before = |first: &i64| begins.is_some_and(|begins| begins < *first);
-        if first.get(&series(&row.fields)).is_none_or(is_before) {
-            let fields: Vec<&str> = row.fields.iter().map(String::as_str).collect();
-            table::write(&mut kept, &fields);
-        }
-    }
-    Text::new(name, &kept)
 }
 
 /// Owner rules that take the team from labels of pods.

@@ -24,9 +24,10 @@ use packed::{Heads, pack};
 /// Most days put together at a time: 256 days are 6,144 hours, about 20,000 rows.
 pub const MAX_DIRTY_DAYS: usize = 256;
 
-/// A day is put together this long after an hour of it changed, ms: hours that run change every five
-/// minutes.
-const DUE_AFTER_MS: i64 = 600_000;
+/// A day is put together this long after an hour of it changed, ms: so several hours that come late together are one change.
+/// Hours that run change every five minutes, and who reads a month meanwhile puts together what waits: were this as long,
+/// that would be most of the day that runs.
+const DUE_AFTER_MS: i64 = 30_000;
 
 /// Hours of a day.
 const HOURS: i64 = 24;

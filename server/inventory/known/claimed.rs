@@ -65,6 +65,8 @@ pub struct Device {
     pub gives: Gives,
     /// Whether it can be given out: a taint may keep it.
     pub is_free_of_taints: bool,
+    /// The counters that it takes from, which a card and its parts have in common; empty where none are told.
+    pub card: String,
 }
 
 /// Devices of one kind on a node.
@@ -337,9 +339,10 @@ impl Claimed {
                 node.model.clone_from(&slice.model);
             }
         }
-        node.is_shared |= shares.all > 0;
         // Shares beside whole GPUs may be parts of them, so they count only alone.
-        let told = if whole.all > 0 { whole } else { shares };
+        let are_alone = whole.all == 0 && (node.gpus == 0 || node.is_shared);
+        node.is_shared |= are_alone && shares.all > 0;
+        let told = if are_alone { shares } else { whole };
         // A GPU that plugin and driver both tell is one.
         node.gpus = node.gpus.max(told.all);
         node.allocatable = node.allocatable.max(told.can);
@@ -383,13 +386,24 @@ impl Claimed {
     /// Whole GPUs of each node that claims were given: a walk over all devices.
     fn given(&self) -> BTreeMap<String, u32> {
         let mut whole: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+        let mut cards: BTreeMap<(&str, &str), &str> = BTreeMap::new();
         for (slice, device) in self.devices().filter(|it| it.1.gives == Gives::Whole) {
             whole.insert((&slice.pool, &device.name), &slice.node);
+            cards.insert((&slice.pool, &device.card), &device.name);
+        }
+        // Who is given a part takes the whole of which it is one, where both are told.
+        let mut parts: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+        for (slice, part) in self.devices().filter(|it| !it.1.card.is_empty()) {
+            if let Some(card) = cards.get(&(slice.pool.as_str(), part.card.as_str())) {
+                parts.insert((&slice.pool, &part.name), card);
+            }
         }
         let mut given: BTreeMap<String, u32> = BTreeMap::new();
         for (pool, device) in self.claims.all.values().flat_map(|it| &it.given) {
+            let of = (pool.as_str(), device.as_str());
+            let of = parts.get(&of).map_or(of, |whole| (of.0, *whole));
             // Taken away, so that one that two claims share is one.
-            if let Some(node) = whole.remove(&(pool.as_str(), device.as_str())) {
+            if let Some(node) = whole.remove(&of) {
                 *given.entry(node.to_owned()).or_default() += 1;
             }
         }

@@ -32,6 +32,7 @@ fn slice(node: &str, generation: u64, gpus: u32) -> Slice {
         name: format!("gpu-{number}"),
         gives: Gives::Whole,
         is_free_of_taints: true,
+        card: String::new(),
     };
     Slice {
         node: node.to_owned(),
@@ -159,7 +160,51 @@ fn a_node_that_gives_out_shares_alone_has_these() {
     shares.devices[0].gives = Gives::Whole;
     known.claimed.slice("s", shares);
     known.slices_changed(["a"].into_iter(), now(2).at);
-    assert_eq!(of(&known, "a").node.gpus, 1);
+    let node = &of(&known, "a").node;
+    assert_eq!((node.gpus, node.is_shared), (1, false));
+}
+
+#[test]
+fn whole_gpus_beside_shares_are_free_until_they_or_a_part_of_them_is_given() {
+    let mut known = ClusterState::default();
+    let mut both = slice("a", 1, 6);
+    // Two of three cards are given out whole, the second in parts too.
+    let cards = ["first", "second", "second", "second", "third", "third"];
+    for (place, (device, card)) in both.devices.iter_mut().zip(cards).enumerate() {
+        card.clone_into(&mut device.card);
+        if place >= 2 {
+            device.gives = Gives::Share;
+        }
+    }
+    known
+        .claimed
+        .all_slices(vec![("s".to_owned(), both)], now(0));
+    known.all_nodes(vec![node("a", 0)], now(1));
+    known.claimed.all_claims(BTreeMap::new(), now(1));
+    let node = &of(&known, "a").node;
+    assert_eq!((node.gpus, node.allocatable), (2, 2));
+    assert!(!node.is_shared);
+    for (device, expected) in [
+        ("gpu-4", 0),
+        ("gpu-2", 1),
+        ("gpu-3", 1),
+        ("gpu-1", 1),
+        ("gpu-0", 2),
+    ] {
+        let claim = given(&[("a", device)]);
+        known.claimed.claim(&format!("team/{device}"), Some(claim));
+        let held = known.held().expect("all is known");
+        assert_eq!(held.get("a").copied().unwrap_or(0), expected, "{device}");
+    }
+    // What a plugin counts whole stays so beside shares of the driver's.
+    let mut shares = slice("b", 1, 7);
+    for device in &mut shares.devices {
+        device.gives = Gives::Share;
+    }
+    known.claimed.slice("t", shares);
+    known.node(self::node("b", 5), now(2).at);
+    let node = &of(&known, "b").node;
+    assert_eq!((node.gpus, node.is_shared), (5, false));
 }
 
 #[test]

@@ -63,6 +63,15 @@ struct DeviceObject {
 struct Said {
     attributes: BTreeMap<String, Attribute>,
     taints: Vec<Taint>,
+    #[serde(rename = "consumesCounters")]
+    takes: Vec<Takes>,
+}
+
+/// What a device takes from counters that it has in common with others.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Takes {
+    counter_set: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -220,6 +229,7 @@ pub(super) fn slice(object: SliceObject) -> Option<Slice> {
         if let (true, Some(name)) = (model.is_empty(), text("productName")) {
             model = holder::cut(name).to_owned();
         }
+        let card = said.takes.first().map(|it| it.counter_set.clone());
         Device {
             gives: match text("type") {
                 Some("gpu") | None => Gives::Whole,
@@ -228,6 +238,7 @@ pub(super) fn slice(object: SliceObject) -> Option<Slice> {
                 Some(_) => Gives::Nothing,
             },
             is_free_of_taints: !said.taints.iter().any(|it| it.effect.starts_with("No")),
+            card: card.unwrap_or_default(),
             name: it.name,
         }
     });
@@ -352,7 +363,10 @@ mod tests {
                 said("gpu"),
                 json!({"name": "gpu-1", "taints": [{"key": "xid", "effect": "NoSchedule"}]})
             ),
-            with(said("mig"), json!({"name": "gpu-2-mig-1"})),
+            with(
+                said("mig"),
+                json!({"name": "gpu-2-mig-1", "consumesCounters": [{"counterSet": "gpu-2", "counters": {}}]})
+            ),
             with(said("vfio"), json!({"name": "gpu-vfio-0"}))
         ]));
         let v1 = v1.expect("it has GPUs");
@@ -360,11 +374,16 @@ mod tests {
             name: name.to_owned(),
             gives,
             is_free_of_taints,
+            card: String::new(),
+        };
+        let part = Device {
+            card: "gpu-2".to_owned(),
+            ..device("gpu-2-mig-1", Gives::Share, true)
         };
         let expected = [
             device("gpu-0", Gives::Whole, true),
             device("gpu-1", Gives::Whole, false),
-            device("gpu-2-mig-1", Gives::Share, true),
+            part,
             device("gpu-vfio-0", Gives::Nothing, true),
         ];
         assert_eq!(v1.devices, expected);

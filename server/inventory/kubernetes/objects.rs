@@ -222,8 +222,17 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
     // Instances that are given out as GPUs (MIG strategy `single`) are told by labels alone.
     let slices = labels.get(SLICES).is_some_and(|it| it != "0");
     let is_cut = slices || model.to_ascii_uppercase().contains("-MIG-");
-    let is_shared = shares > 0 || is_labelled || is_cut || replicas.is_some_and(|it| it > 1);
+    let are_all_shares = is_labelled || is_cut || replicas.is_some_and(|it| it > 1);
+    // Beside cards that are cut (MIG strategy `mixed`) the others are given out whole, and counted by themselves.
+    let is_shared = are_all_shares || (shares > 0 && whole == 0);
     let (can_whole, can_shares) = counted(&status.allocatable);
+    let (gpus, allocatable) = match is_shared {
+        true => (
+            whole.saturating_add(shares),
+            can_whole.saturating_add(can_shares),
+        ),
+        false => (whole, can_whole),
+    };
     let condition = status.conditions.iter().find(|it| it.kind == "Ready");
     let ready = match condition.map(|it| it.status.as_str()) {
         Some("True") => Ready::Yes,
@@ -268,8 +277,8 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
         block: first(labels, &BLOCKS),
         subblock: first(labels, &SUBBLOCKS),
         driver: first(labels, &DRIVERS),
-        gpus: whole.saturating_add(shares),
-        allocatable: can_whole.saturating_add(can_shares),
+        gpus,
+        allocatable,
         is_shared,
         ready,
         ready_since: condition.and_then(|it| moment(it.last_transition_time.as_deref()?)),

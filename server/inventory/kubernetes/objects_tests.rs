@@ -153,6 +153,13 @@ fn nodes_without_gpus_are_none_those_that_wait_for_their_driver_and_those_with_s
     let mig = json!({"nvidia.com/gpu": null, "nvidia.com/mig-1g.10gb": "56"});
     let mig = shared(&json!({"status": {"capacity": mig, "allocatable": mig}}));
     assert_eq!((mig.gpus, mig.allocatable, mig.is_shared), (56, 56, true));
+    // One card of eight is cut: the others are whole, one of them broken.
+    let mixed = |whole: &str| json!({"nvidia.com/gpu": whole, "nvidia.com/mig-1g.10gb": "7"});
+    let status = json!({"capacity": mixed("7"), "allocatable": mixed("6")});
+    let one = shared(&json!({"status": status}));
+    assert_eq!((one.gpus, one.allocatable, one.is_shared), (7, 6, false));
+    let all = shared(&json!({"status": {"capacity": mixed("0"), "allocatable": mixed("0")}}));
+    assert_eq!((all.gpus, all.allocatable, all.is_shared), (7, 7, true));
     for (label, value, is_shared) in [
         (
             "nvidia.com/gpu.product",

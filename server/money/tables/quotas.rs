@@ -28,7 +28,11 @@ pub fn quotas(text: &str) -> (Vec<Quota>, Vec<String>) {
     let (mut found, mut findings) = (Vec::new(), Vec::new());
     for row in rows {
         match quota(&row.fields) {
-            Ok(quota) => found.push(quota),
+            Ok(quota) => {
+                let late = quota.span.begins_late();
+                findings.extend(late.map(|why| format!("line {}: {why}", row.line)));
+                found.push(quota);
+            }
             Err(why) => findings.push(format!("line {}: {why}", row.line)),
         }
     }
@@ -108,8 +112,13 @@ mod tests {
         );
         let twice = "from,until,cluster,team,gpus\n\
             2026-01-01,2026-11-01,,science,64\n2026-10-31,,,science,1\n";
+        let (found, findings) = quotas(twice);
         assert_eq!(
-            overlapping_quotas(&quotas(twice).0),
+            findings,
+            ["line 3: it begins within 2026-10, so it counts from 2026-11 on"]
+        );
+        assert_eq!(
+            overlapping_quotas(&found),
             [
                 "quotas: rows for team `science` overlap from 2026-10-31T00:00:00Z: the first of them counts"
             ]

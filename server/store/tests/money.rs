@@ -340,6 +340,16 @@ both! {
 }
 
 both! {
+    async fn a_day_that_runs_is_put_together_well_before_its_hour_is_computed_again(bench) {
+        bench.commit(&node_of_eight()).await;
+        let computed_s = 2 * HOUR_S + 90;
+        bench.compute(at(computed_s)).await;
+        assert_eq!(days::round(&bench.store, at(computed_s + 29)).await.unwrap(), 0);
+        assert_eq!(days::round(&bench.store, at(computed_s + 30)).await.unwrap(), 8);
+    }
+}
+
+both! {
     async fn the_newest_days_are_put_together_first(bench) {
         bench.commit(&node_of_eight()).await;
         for day in [100, 300, 200] {
