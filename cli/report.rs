@@ -1,12 +1,12 @@
 //! `gpufleet report chargeback|efficiency`: a month as money, in the form that was asked for, as the
-//! server makes it.
+//! server makes it, and as it comes.
+
+use std::io::Write;
 
 use clap::{Args, ValueEnum};
-use serde_json::Value;
 
-use crate::Answer;
 use crate::ask;
-use crate::client::Client;
+use crate::client::{Client, Refusal};
 
 /// Which report.
 #[derive(Debug, Args)]
@@ -74,8 +74,13 @@ enum Form {
     Focus,
 }
 
-/// The answer. `--json` is the same as `--format json`.
-pub(crate) fn answer(client: &Client, report: &Report, json: bool) -> anyhow::Result<Answer> {
+/// Writes the report. `--json` is the same as `--format json`.
+pub(crate) fn write(
+    client: &Client,
+    report: &Report,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), Refusal> {
     let what = name(report.what);
     let format = if json { Form::Json } else { report.format };
     let format = name(format);
@@ -87,12 +92,7 @@ pub(crate) fn answer(client: &Client, report: &Report, json: bool) -> anyhow::Re
         ("basis", report.basis.asked()),
         ("focus_version", report.focus_version.as_deref()),
     ]);
-    let text = client.text(&ask::with_query(&format!("/reports/{what}"), &query))?;
-    Ok(Answer {
-        json: serde_json::from_str(&text).unwrap_or(Value::Null),
-        text,
-        is_good: true,
-    })
+    client.copy(&ask::with_query(&format!("/reports/{what}"), &query), out)
 }
 
 fn name(value: impl ValueEnum) -> String {
