@@ -27,6 +27,8 @@ use crate::store::model::{Commit, KnownResource, MinuteDelta, ResourceKey};
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture;
 
+mod address;
+
 mod outage;
 
 /// The first minute of which something is known.
@@ -52,6 +54,8 @@ impl Clock for Standing {
 #[derive(Default)]
 struct Told {
     answers: VecDeque<StatusCode>,
+    /// In which words.
+    says: &'static str,
     /// Parts of the labels of samples that it refuses.
     bad: Vec<&'static str>,
     messages: usize,
@@ -79,7 +83,11 @@ impl Told {
 
 type Shared = Arc<Mutex<Told>>;
 
-async fn take(State(told): State<Shared>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn take(
+    State(told): State<Shared>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> (StatusCode, &'static str) {
     let mut told = told.lock().unwrap();
     told.messages += 1;
     let samples = read_for_tests(&body);
@@ -96,7 +104,7 @@ async fn take(State(told): State<Shared>, headers: HeaderMap, body: Bytes) -> St
         told.taken.extend(samples);
     }
     told.headers = headers;
-    answer
+    (answer, told.says)
 }
 
 struct Bench {
