@@ -30,6 +30,17 @@ const FILL_IN: &str = "document.getElementById('only-node').value = 'node-9';
 const FILLED_IN: &str = "const [node, severity, family] = ['node', 'severity', 'family'].map(it => document.getElementById('only-' + it));
     return [node.value, severity.value, family.value, node.closest('details').open]";
 
+/// What the page says of itself.
+const SAYS: &str = "document.getElementById('pulse').textContent";
+
+/// Puts a note on the page that the server does not: it is to go.
+const NOTE: &str = "const note = document.createElement('p');
+    note.dataset.live = 'store';
+    document.querySelector('main').prepend(note)";
+
+/// Whether that is gone.
+const NOTE_IS_GONE: &str = "!document.querySelector('[data-live=store]')";
+
 /// How many tiles are of a GPU that is lost.
 const BROKEN: &str = "[...document.querySelectorAll('.cluster.simulated a.t')].filter(it => it.textContent === '×').length";
 
@@ -38,6 +49,7 @@ pub(crate) fn follows(browser: &Browser, fleet: Fleet) {
     told(browser, &fleet);
     browser.open("about:blank");
     let places = take_all_places(&fleet.server.place.web);
+    is_held(browser, &fleet);
     asks(browser, &fleet);
     drop(places);
     is_away(browser, fleet);
@@ -77,6 +89,43 @@ fn told(browser: &Browser, fleet: &Fleet) {
         json!(["node-9", "warning", "", true])
     );
     assert_eq!(browser.console().errors, Vec::<String>::new());
+}
+
+/// A page on which a person is at work stays as it is, and says so; a note of the server's own trouble comes and goes.
+fn is_held(browser: &Browser, fleet: &Fleet) {
+    browser.open(&format!("{}incidents", fleet.root()));
+    let is_live = format!("!{SAYS}.includes('held')");
+    let says = |why: &str| format!("/^held at .+ UTC while {why}$/.test({SAYS})");
+    browser.run("document.getSelection().selectAllChildren(document.querySelector('h1'))");
+    is(
+        browser,
+        "it says that it is held",
+        &says("text is selected"),
+    );
+    browser.run(NOTE);
+    is(browser, "the note is gone", NOTE_IS_GONE);
+    let is_selected = "return document.getSelection().toString() !== ''";
+    assert_eq!(browser.run(is_selected), true);
+    browser.run("document.getSelection().removeAllRanges()");
+    is(browser, "it goes on", &is_live);
+    // Who is in a field before pieces come or go stays in it.
+    browser.run(
+        "const node = document.getElementById('only-node');
+        node.closest('details').open = true;
+        node.focus()",
+    );
+    browser.run(FILL_IN);
+    let by_form = says("a form is filled in");
+    is(browser, "it is held by a form", &by_form);
+    browser.run(NOTE);
+    is(browser, "the note is gone again", NOTE_IS_GONE);
+    browser.run("document.activeElement.blur()");
+    is(browser, "it goes on again", &is_live);
+    is(
+        browser,
+        "the missing piece is there",
+        "!!document.querySelector('[data-live=headline]')",
+    );
 }
 
 /// The tiles, where all streams are taken: what is focused stays so while one breaks.

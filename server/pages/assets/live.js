@@ -13,6 +13,7 @@
   let lastGood = Date.now();
   let running = false;
   let isTold = false; // While it ran.
+  let isHeld = false; // By a person who selects text or fills in a form.
   let stream = null;
   let refusedAt = 0;
 
@@ -22,6 +23,12 @@
   function good() {
     const { at, stands } = document.querySelector("main").dataset;
     say(`${stands || "live"}, ${at} UTC`, stands === "recorded" ? "still" : "on");
+  }
+
+  // What a person holds still is not called live once it could have changed.
+  function hold(why) {
+    if (Date.now() - lastGood < PERIOD_MS) return;
+    say(`held at ${document.querySelector("main").dataset.at} UTC while ${why}`, "still");
   }
 
   function say(text, state) {
@@ -77,16 +84,32 @@
     }
   }
 
+  // What says that the page cannot be believed goes in whatever a person does meanwhile.
+  function warn(main) {
+    for (const name of ["detectors", "store"]) {
+      const [old, fresh] = [document, main].map((it) => it.querySelector(`[data-live="${name}"]`));
+      if (old && fresh && old.isEqualNode(fresh)) continue;
+      if (fresh) document.querySelector("main").prepend(document.importNode(fresh, true));
+      if (old) old.remove();
+    }
+  }
+
+  // Why the page stays as it is; nothing where it is as new as the answer.
   function swap(html) {
     const fresh = new DOMParser().parseFromString(html, "text/html");
+    const main = fresh.querySelector("main");
+    if (!main) throw new Error("the answer is no page");
+    const restore = remember();
+    warn(main);
     const pieces = new Map([...fresh.querySelectorAll("[data-live]")].map((it) => [it.dataset.live, it]));
     const here = [...live()];
     const same = here.length === pieces.size && here.every((it) => pieces.has(it.dataset.live));
     const field = document.activeElement;
-    if (!same && field && field.closest("main form")) return; // Nobody who fills in a form is disturbed.
-    const restore = remember();
-    const main = fresh.querySelector("main");
-    if (!main) throw new Error("the answer is no page");
+    const isCopying = String(document.getSelection()) !== "";
+    if (isCopying || (!same && field && field.closest("main form"))) { // Nobody who is at work is disturbed.
+      restore();
+      return isCopying ? "text is selected" : "a form is filled in";
+    }
     document.querySelector("main").dataset.at = main.dataset.at;
     if (!same) { // A cluster came or went: the whole content changes.
       keep(document.querySelector("main"), main);
@@ -105,12 +128,12 @@
       }
     }
     restore();
+    return null;
   }
 
   async function refresh() {
     if (running) isTold = true;
     if (running || document.hidden) return;
-    if (String(document.getSelection())) return; // Someone is copying text.
     running = true;
     isTold = false;
     try {
@@ -121,7 +144,9 @@
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
       const html = await response.text();
       if (document.hidden) return;
-      swap(html);
+      const why = swap(html);
+      isHeld = why !== null;
+      if (isHeld) return hold(why);
       lastGood = Date.now();
       good();
     } catch (error) {
@@ -154,7 +179,7 @@
 
   function tick() {
     if (!stream && Date.now() - refusedAt >= AGAIN_MS) follow();
-    if (!isStreaming() || Date.now() - lastGood >= UNTOLD_MS) refresh();
+    if (isHeld || !isStreaming() || Date.now() - lastGood >= UNTOLD_MS) refresh();
   }
 
   // Arrow keys walk the tiles; Tab walks the nodes.
