@@ -2,8 +2,8 @@
 //! none. A list of ten thousand GPUs is many questions: they take one connection, and answers come packed. A report is
 //! written out as it comes (`pieces`).
 //!
-//! Limits: [`MAX_BODY_BYTES`] of what is kept, [`DEADLINE`]. A connection is not kept while time passes: networks forget such and tell
-//! nobody, and the server may be another one by then.
+//! Limits: [`MAX_BODY_BYTES`] of what is kept, [`DEADLINE`]. A connection is not kept while time passes: networks
+//! forget such and tell nobody, and the server may be another one by then.
 
 use std::cell::Cell;
 use std::io::{self, Read as _, Write};
@@ -33,7 +33,8 @@ mod pieces;
 
 use pieces::Cut;
 
-/// Most bytes of one answer that is kept as a whole, packed or not: a page of 1,000 GPUs is 1 MB, a job of 20,000 ranks some 20 MB.
+/// Most bytes of one answer that is kept as a whole, packed or not: a page of 1,000 GPUs is 1 MB, a job of 20,000 ranks
+/// some 20 MB.
 const MAX_BODY_BYTES: usize = 64 << 20;
 /// How long one answer may take, and a report until it begins: the server gives up on a report after two minutes.
 const DEADLINE: Duration = Duration::from_secs(130);
