@@ -1,11 +1,12 @@
 //! One GET or POST of the server's API: plain HTTP or TLS, a token, an answer in JSON or why there is
-//! none. A list of ten thousand GPUs is many questions: they take one connection, and answers come packed.
+//! none. A list of ten thousand GPUs is many questions: they take one connection, and answers come packed. A report is
+//! written out as it comes (`pieces`).
 //!
-//! Limits: [`MAX_BODY_BYTES`], [`DEADLINE`]. A connection is not kept while time passes: networks forget such and tell
-//! nobody, and the server may be another one by then.
+//! Limits: [`MAX_BODY_BYTES`] of what is kept, [`DEADLINE`]. A connection is not kept while time passes: networks
+//! forget such and tell nobody, and the server may be another one by then.
 
 use std::cell::Cell;
-use std::io::Read as _;
+use std::io::{self, Read as _, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use flate2::bufread::GzDecoder;
 use http::{Method, Request, Response, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
@@ -28,9 +29,14 @@ use tokio::net::TcpStream;
 use crate::waiting::Waiting;
 use crate::words;
 
-/// Most bytes of one answer, packed or not: a page of 1,000 GPUs is 1 MB, a job of 20,000 ranks some 20 MB.
+mod pieces;
+
+use pieces::Cut;
+
+/// Most bytes of one answer that is kept as a whole, packed or not: a page of 1,000 GPUs is 1 MB, a job of 20,000 ranks
+/// some 20 MB.
 const MAX_BODY_BYTES: usize = 64 << 20;
-/// How long one answer may take: the server gives up on a report after two minutes.
+/// How long one answer may take, and a report until it begins: the server gives up on a report after two minutes.
 const DEADLINE: Duration = Duration::from_secs(130);
 
 /// A connection to the server, for one question after another.
@@ -57,6 +63,17 @@ pub(crate) enum Refusal {
         "what answers at {server} is no gpufleet server ({why}): its pages and API are on one port, by default 8080"
     )]
     Other { server: String, why: String },
+    /// It says more than is taken.
+    #[error(
+        "what {server} answers is longer than {limit} bytes, which is the most that is taken: ask for a part of it, such as one cluster or one node"
+    )]
+    TooLong { server: String, limit: usize },
+    /// Only a part of the answer came.
+    #[error("the answer of {server} is not whole ({why}): ask again")]
+    BrokenOff { server: String, why: String },
+    /// It came, and whoever should have it does not take it.
+    #[error("the answer cannot be written: {0}")]
+    Unwritten(io::Error),
 }
 
 /// A server.
@@ -145,31 +162,47 @@ impl Client {
         // A silence that is made is answered 201; the health check says 503 with its whole answer when a
         // check fails.
         let is_answer = status.is_success() || status == StatusCode::SERVICE_UNAVAILABLE;
-        match (status, json) {
-            (_, Ok(json)) if is_answer && json.get("detail").is_none() => Ok(json),
-            (_, Ok(json)) => Err(self.refused(status, &json)),
-            (_, Err(_)) => Err(Refusal::Other {
-                server: self.server(),
-                why: format!("it says {status} without JSON"),
-            }),
+        match json {
+            Ok(json) if is_answer && json.get("detail").is_none() => Ok(json),
+            _ => Err(self.refused(status, &body)),
         }
     }
 
-    /// The answer to a GET there, or to a POST of what is sent, as it is: a report is no JSON.
+    /// The answer to a GET there, or to a POST of what is sent, as it is.
     pub(crate) fn text(&self, path: &str, sent: Option<Bytes>) -> Result<String, Refusal> {
-        let (status, body) = self.send(path, sent)?;
-        let text = String::from_utf8_lossy(&body).into_owned();
-        match (status, serde_json::from_str::<Value>(&text)) {
-            (StatusCode::OK, _) => Ok(text),
-            (_, Ok(json)) => Err(self.refused(status, &json)),
-            (_, Err(_)) => Err(Refusal::Other {
-                server: self.server(),
-                why: format!("it says {status} without JSON"),
-            }),
+        match self.send(path, sent)? {
+            (StatusCode::OK, body) => Ok(String::from_utf8_lossy(&body).into_owned()),
+            (status, body) => Err(self.refused(status, &body)),
         }
     }
 
-    fn refused(&self, status: StatusCode, json: &Value) -> Refusal {
+    /// Writes the answer to a GET there as it is and as it comes: a report is no JSON, and may be of any length. Where it
+    /// breaks off, what came of it is written.
+    pub(crate) fn copy(&self, path: &str, out: &mut dyn Write) -> Result<(), Refusal> {
+        self.runtime.block_on(async {
+            let (connection, answer) = self.in_time(self.asked(path, None)).await?;
+            if answer.status() != StatusCode::OK {
+                let (status, body) = self.in_time(self.whole(connection, answer)).await?;
+                return Err(self.refused(status, &body));
+            }
+            self.waiting.is_over();
+            let is_packed = is_packed(&answer);
+            let copied = pieces::copy(answer.into_body(), is_packed, out).await;
+            copied.map_err(|cut| match cut {
+                Cut::Came(why) => self.broken_off(why),
+                Cut::Written(error) => Refusal::Unwritten(error),
+            })
+        })
+    }
+
+    /// What an answer says that is none.
+    fn refused(&self, status: StatusCode, body: &[u8]) -> Refusal {
+        let Ok(json) = serde_json::from_slice::<Value>(body) else {
+            return Refusal::Other {
+                server: self.server(),
+                why: format!("it says {status} without JSON"),
+            };
+        };
         let detail = words::plain(json["detail"].as_str().unwrap_or(status.as_str()));
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Refusal::NoRight {
@@ -180,37 +213,73 @@ impl Client {
         }
     }
 
-    fn send(&self, path: &str, said: Option<Bytes>) -> Result<(StatusCode, Bytes), Refusal> {
-        let no_server = |why: String| Refusal::NoServer {
+    fn no_server(&self, why: String) -> Refusal {
+        Refusal::NoServer {
             server: self.server(),
             why,
+        }
+    }
+
+    fn too_long(&self) -> Refusal {
+        Refusal::TooLong {
+            server: self.server(),
+            limit: MAX_BODY_BYTES,
+        }
+    }
+
+    fn broken_off(&self, why: String) -> Refusal {
+        Refusal::BrokenOff {
+            server: self.server(),
+            why,
+        }
+    }
+
+    fn send(&self, path: &str, said: Option<Bytes>) -> Result<(StatusCode, Bytes), Refusal> {
+        let exchange = async {
+            let (connection, answer) = self.asked(path, said).await?;
+            self.whole(connection, answer).await
         };
-        self.runtime.block_on(async {
-            let exchange = tokio::time::timeout(DEADLINE, self.exchange(path, said));
-            self.waiting
-                .until(exchange)
-                .await
-                .map_err(|_| no_server(format!("no answer within {} s", DEADLINE.as_secs())))?
-                .map_err(|error| no_server(format!("{error:#}")))
+        self.runtime.block_on(self.in_time(exchange))
+    }
+
+    /// What comes of it before [`DEADLINE`]; a person sees that it is waited for.
+    async fn in_time<T>(
+        &self,
+        what: impl Future<Output = Result<T, Refusal>>,
+    ) -> Result<T, Refusal> {
+        let what = tokio::time::timeout(DEADLINE, what);
+        self.waiting.until(what).await.unwrap_or_else(|_| {
+            let seconds = DEADLINE.as_secs();
+            Err(self.no_server(format!("no answer within {seconds} s")))
         })
+    }
+
+    /// The head of an answer, and the connection that the rest of it comes by.
+    async fn asked(
+        &self,
+        path: &str,
+        said: Option<Bytes>,
+    ) -> Result<(Connection, Response<Incoming>), Refusal> {
+        let exchange = self.exchange(path, said).await;
+        exchange.map_err(|error| self.no_server(format!("{error:#}")))
     }
 
     async fn exchange(
         &self,
         path: &str,
         said: Option<Bytes>,
-    ) -> anyhow::Result<(StatusCode, Bytes)> {
+    ) -> anyhow::Result<(Connection, Response<Incoming>)> {
         // A server may end a connection that is quiet just when it is used again. What only asks is then asked once
         // more; of what changes something nobody would know whether it was taken.
         if let Some(mut kept) = self.kept.take().filter(|_| said.is_none())
             && kept.ready().await.is_ok()
             && let Ok(answer) = kept.send_request(self.request(path, None)?).await
         {
-            return self.whole(kept, answer).await;
+            return Ok((kept, answer));
         }
         let mut connection = self.connect().await?;
         let answer = connection.send_request(self.request(path, said)?).await?;
-        self.whole(connection, answer).await
+        Ok((connection, answer))
     }
 
     /// All of an answer; the connection that it came by is kept.
@@ -218,23 +287,27 @@ impl Client {
         &self,
         connection: Connection,
         answer: Response<Incoming>,
-    ) -> anyhow::Result<(StatusCode, Bytes)> {
+    ) -> Result<(StatusCode, Bytes), Refusal> {
         let status = answer.status();
-        let packed = answer.headers().get(header::CONTENT_ENCODING);
-        let is_packed = packed.is_some_and(|it| it == "gzip");
+        let is_packed = is_packed(&answer);
         let body = Limited::new(answer.into_body(), MAX_BODY_BYTES);
-        let body = body.collect().await.map_err(|error| {
-            anyhow::anyhow!(
-                "the answer breaks off or is longer than {MAX_BODY_BYTES} bytes: {error}"
-            )
-        })?;
+        let body = body
+            .collect()
+            .await
+            .map_err(|error| match error.is::<LengthLimitError>() {
+                true => self.too_long(),
+                false => self.broken_off(error.to_string()),
+            })?;
         self.kept.set(Some(connection));
         let body = body.to_bytes();
-        let body = match is_packed {
-            true => unpacked(&body, MAX_BODY_BYTES)?,
-            false => body,
-        };
-        Ok((status, body))
+        if !is_packed {
+            return Ok((status, body));
+        }
+        match unpacked(&body, MAX_BODY_BYTES) {
+            Ok(Some(body)) => Ok((status, body)),
+            Ok(None) => Err(self.too_long()),
+            Err(error) => Err(self.broken_off(format!("it is not packed as it says: {error}"))),
+        }
     }
 
     async fn connect(&self) -> anyhow::Result<Connection> {
@@ -291,18 +364,18 @@ async fn opened(
     Ok(sender)
 }
 
-/// What was sent packed, where it is no longer than `limit` bytes.
-fn unpacked(packed: &[u8], limit: usize) -> anyhow::Result<Bytes> {
+fn is_packed(answer: &Response<Incoming>) -> bool {
+    let packed = answer.headers().get(header::CONTENT_ENCODING);
+    packed.is_some_and(|it| it == "gzip")
+}
+
+/// What was sent packed; none where it is longer than `limit` bytes.
+fn unpacked(packed: &[u8], limit: usize) -> io::Result<Option<Bytes>> {
     let mut body = Vec::new();
     // One byte more than is taken says that there is more.
     let mut bytes = GzDecoder::new(packed).take(limit as u64 + 1);
-    let read = bytes.read_to_end(&mut body);
-    read.context("the answer is not packed as it says")?;
-    anyhow::ensure!(
-        body.len() <= limit,
-        "the answer is longer than {limit} bytes"
-    );
-    Ok(body.into())
+    bytes.read_to_end(&mut body)?;
+    Ok((body.len() <= limit).then(|| body.into()))
 }
 
 fn token(file: &Path) -> anyhow::Result<String> {

@@ -2,7 +2,7 @@
 //!
 //! Tables for people, `--json` for machines: the API's own answer. It ends with 0 when it has
 //! answered, 1 when the answer is bad news (a server that fails, a run that is slower than allowed),
-//! 2 when the command line is wrong, 3 when there is no answer.
+//! 2 when the command line is wrong, 3 when there is no answer, or it could not be written.
 
 mod ask;
 
@@ -48,10 +48,11 @@ mod report;
 
 mod tell;
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
 use client::Client;
@@ -144,37 +145,54 @@ pub(crate) struct Answer {
 
 /// It ends so when the answer is bad news.
 const BAD_NEWS: u8 = 1;
-/// And so when there is none; 2 is clap's, for a wrong command line.
+/// And so when there is none, or not all of it is written; 2 is clap's, for a wrong command line.
 const NO_ANSWER: u8 = 3;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let answer = match answer(&arguments) {
-        Ok(answer) => answer,
+    match said(&Arguments::parse()) {
+        Ok(is_good) => ExitCode::from(if is_good { 0 } else { BAD_NEWS }),
         Err(error) => {
             let error = format!("{error:#}");
             let lines: Vec<String> = error.lines().map(words::plain).collect();
-            let _ = writeln!(std::io::stderr(), "gpufleet: {}", lines.join("\n"));
-            return ExitCode::from(NO_ANSWER);
+            let _ = writeln!(io::stderr(), "gpufleet: {}", lines.join("\n"));
+            ExitCode::from(NO_ANSWER)
         }
+    }
+}
+
+/// Says the answer. Whether it is good news.
+fn said(arguments: &Arguments) -> anyhow::Result<bool> {
+    let Some(answer) = answer(arguments)? else {
+        return Ok(true);
     };
     let text = match arguments.json {
         true => format!("{:#}\n", answer.json),
         false => answer.text,
     };
-    // Whoever reads it may have gone: `gpufleet gpus | head`.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    ExitCode::from(if answer.is_good { 0 } else { BAD_NEWS })
+    let mut out = io::stdout();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    is_read_on(written).context("the answer cannot be written")?;
+    Ok(answer.is_good)
 }
 
-fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
+/// Whether what was just written has a reader who may want more. Whoever reads it may have gone, `gpufleet gpus | head`,
+/// and that is no error; a full disk is one, because what lies on it is a part that looks whole.
+pub(crate) fn is_read_on(written: io::Result<()>) -> io::Result<bool> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
+    }
+}
+
+/// The answer; none where it is written already, as it came.
+fn answer(arguments: &Arguments) -> anyhow::Result<Option<Answer>> {
     let client = Client::new(
         &arguments.server,
         arguments.token_file.as_deref(),
         arguments.ca_file.as_deref(),
         Waiting::on_terminal(!arguments.json),
     )?;
-    match &arguments.command {
+    let answer = match &arguments.command {
         Command::Today => today::answer(&client),
         Command::Fleet(asked) => fleet::answer(&client, asked),
         Command::Doctor(asked) => doctor::answer(&client, asked),
@@ -196,8 +214,11 @@ fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
         Command::Routes(tell::Routes::Explain(one)) => tell::explain(&client, one),
         Command::Channels => tell::channels(&client),
         Command::Notify(tell::Notify::Test(tested)) => tell::test(&client, tested),
-        Command::Report(report) => report::answer(&client, report, arguments.json),
-    }
+        Command::Report(report) => {
+            return report::answer(&client, report, arguments.json, &mut io::stdout());
+        }
+    };
+    answer.map(Some)
 }
 
 #[cfg(test)]
@@ -205,6 +226,14 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+
+    #[test]
+    fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is_one() {
+        let failed = |kind: io::ErrorKind| is_read_on(Err(kind.into()));
+        assert!(is_read_on(Ok(())).expect("it was written"));
+        assert!(!failed(io::ErrorKind::BrokenPipe).expect("nobody wants more"));
+        failed(io::ErrorKind::StorageFull).expect_err("a part of it is there");
+    }
 
     #[test]
     fn the_command_line_is_one() {

@@ -1,16 +1,15 @@
 //! `gpufleet report chargeback|efficiency|reconcile`: a month as money, in the form that was asked for, as the
-//! server makes it. Whether it adds up is a table of its figures, in the server's words.
+//! server makes it and as it comes. Whether it adds up is a table of its figures, in the server's words.
 //!
 //! Limit: [`MAX_BILL_BYTES`] of a bill that is sent.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
-use serde_json::Value;
 
-use crate::Answer;
 use crate::ask;
 use crate::client::Client;
 use crate::table::Table;
@@ -98,14 +97,19 @@ enum Form {
     Focus,
 }
 
-/// The answer. `--json` is the same as `--format json`.
-pub(crate) fn answer(client: &Client, report: &Report, json: bool) -> anyhow::Result<Answer> {
+/// Writes the report as it comes, or says whether the month adds up. `--json` is the same as `--format json`.
+pub(crate) fn answer(
+    client: &Client,
+    report: &Report,
+    json: bool,
+    out: &mut dyn Write,
+) -> anyhow::Result<Option<Answer>> {
     let format = match json {
         true => Some(Form::Json),
         false => report.format,
     };
     if report.what == What::Reconcile {
-        return reconcile(client, report, format);
+        return reconcile(client, report, format).map(Some);
     }
     anyhow::ensure!(
         report.invoice.is_none(),
@@ -121,12 +125,8 @@ pub(crate) fn answer(client: &Client, report: &Report, json: bool) -> anyhow::Re
         ("basis", report.basis.asked()),
         ("focus_version", report.focus_version.as_deref()),
     ]);
-    let text = client.text(&ask::with_query(&format!("/reports/{what}"), &query), None)?;
-    Ok(Answer {
-        json: serde_json::from_str(&text).unwrap_or(Value::Null),
-        text,
-        is_good: true,
-    })
+    client.copy(&ask::with_query(&format!("/reports/{what}"), &query), out)?;
+    Ok(None)
 }
 
 /// Whether the month adds up; it is bad news where it does not, as far as the answer is one that is read here.

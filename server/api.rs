@@ -25,6 +25,8 @@ pub mod problem;
 
 pub mod refusals;
 
+pub mod closed;
+
 pub mod parameters;
 
 pub mod shape;
@@ -191,6 +193,7 @@ pub fn document() -> OpenApi {
     let (_, own) = own().split_for_parts();
     document.merge(own);
     refusals::describe_all(&mut document);
+    closed::describe(&mut document);
     document.info.version = "1".to_owned();
     document
 }

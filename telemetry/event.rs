@@ -191,6 +191,9 @@ impl EventKind {
 }
 
 impl Severity {
+    /// Every severity, the least first.
+    pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Error];
+
     /// The name in SQL and on the page.
     pub const fn name(self) -> &'static str {
         match self {
@@ -202,8 +205,6 @@ impl Severity {
 
     /// The severity with this name.
     pub fn parse(name: &str) -> Option<Self> {
-        [Self::Info, Self::Warning, Self::Error]
-            .into_iter()
-            .find(|it| it.name() == name)
+        Self::ALL.into_iter().find(|it| it.name() == name)
     }
 }

@@ -410,6 +410,9 @@ impl PartKind {
 }
 
 impl Origin {
+    /// Every origin, the one that counts first.
+    pub const ALL: [Self; 3] = [Self::Live, Self::Recorded, Self::Simulated];
+
     /// The name on the wire, in SQL and on the page.
     pub const fn name(self) -> &'static str {
         match self {
@@ -421,9 +424,7 @@ impl Origin {
 
     /// The origin with this name.
     pub fn parse(name: &str) -> Option<Self> {
-        [Self::Live, Self::Recorded, Self::Simulated]
-            .into_iter()
-            .find(|it| it.name() == name)
+        Self::ALL.into_iter().find(|it| it.name() == name)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Prometheus remote write 1.0: minutes of the record to Prometheus, VictoriaMetrics, Mimir.
 //!
-//! 408, 425, 429, 5xx and no answer are tried again; so are redirects, 401, 403, 404 and 407, which say
-//! nothing of the samples: a token or an address can be mended. The protocol would have samples dropped for some
+//! 408, 425, 429, 5xx and no answer are tried again; so are redirects, 401, 403, 404 and 407, and what VictoriaMetrics
+//! says for 404 ([`NO_SUCH_PATH`]), which say nothing of the samples: a token or an address can be mended. The protocol would have samples dropped for some
 //! of these. Any other 4xx is never tried again, but one that is for what is in a message goes again in [`halves`].
 //!
 //! A series that ends is marked as ended ([`followed`]).
@@ -40,6 +40,13 @@ use halves::Halves;
 /// The label that tells what is pushed from what is scraped of agents: metrics have the same names, and one engine may
 /// have both.
 const FROM: &str = "from";
+
+/// Words with which VictoriaMetrics, its vminsert and its vmauth answer 400 to a path that they do not have.
+const NO_SUCH_PATH: [&str; 3] = [
+    "unsupported path requested",
+    "cannot parse path",
+    "missing route for",
+];
 
 /// How much of an answer is told, characters: a sentence that says why.
 const SAID: usize = 300;
@@ -273,7 +280,11 @@ impl RemoteWrite {
             answer.status,
             harmless(body.trim(), SAID)
         );
-        match answer.status.as_u16() {
+        let status = match answer.status.as_u16() {
+            400 if NO_SUCH_PATH.iter().any(|it| body.contains(it)) => 404,
+            status => status,
+        };
+        match status {
             // The sample is out of order or breaks a limit, by the target's taste, or the message is too long.
             400 | 409 | 413 | 422 => Answer::Refused {
                 why,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use clap::ValueEnum as _;
 use gpufleet_analysis::chargeback::view::By;
 use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY, Seller};
 use gpufleet_analysis::price_book::export::Invoice;
@@ -131,6 +132,22 @@ pub enum NotAsked {
     NoBasis,
 }
 
+impl What {
+    /// The forms that it is there in: a FOCUS file is of who owes what.
+    pub fn forms(self) -> impl Iterator<Item = Form> {
+        let all = Form::value_variants().iter().copied();
+        all.filter(move |it| self == Self::Chargeback || *it != Form::Focus)
+    }
+
+    /// The prices that it is there at, in a form that is no FOCUS file.
+    pub const fn bases(self) -> &'static [Basis] {
+        match self {
+            Self::Chargeback => &[Basis::FullyLoaded, Basis::GpuOnly],
+            Self::Efficiency | Self::Reconcile => &[Basis::FullyLoaded],
+        }
+    }
+}
+
 impl Form {
     /// Its media type.
     pub const fn media_type(self) -> &'static str {
@@ -165,7 +182,7 @@ impl Asked {
         cluster: Option<String>,
         now: Timestamp,
     ) -> Result<Self, NotAsked> {
-        if what != What::Chargeback && form == Form::Focus {
+        if !what.forms().any(|it| it == form) {
             return Err(NotAsked::NoFocus);
         }
         let no_month = || NotAsked::Month(month.chars().take(20).collect());
@@ -218,7 +235,7 @@ impl Asked {
     /// # Errors
     /// When the report is not there at it.
     pub fn at(self, basis: Basis) -> Result<Self, NotAsked> {
-        let is_there = self.what == What::Chargeback && self.form != Form::Focus;
+        let is_there = self.what.bases().contains(&basis) && self.form != Form::Focus;
         match basis {
             Basis::GpuOnly if !is_there => Err(NotAsked::NoBasis),
             basis => Ok(Self { basis, ..self }),

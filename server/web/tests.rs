@@ -39,6 +39,8 @@ mod budgets;
 
 mod cost;
 
+mod described;
+
 mod doctor;
 
 mod errors;

@@ -143,8 +143,8 @@ fn in_a_hurry(text: &str) -> String {
     text.replace("interval: 30s", "interval: 1s")
         .replace("offset 15m", "offset 30s")
         .replace(
-            "max(gpufleet_server_heartbeat_timestamp_seconds) > 90",
-            "max(gpufleet_server_heartbeat_timestamp_seconds) > 5",
+            "gpufleet_server_heartbeat_timestamp_seconds) > 90",
+            "gpufleet_server_heartbeat_timestamp_seconds) > 5",
         )
         .replace(
             "gpufleet_server_detect_last_timestamp_seconds) > 90",

@@ -1,8 +1,9 @@
 //! The client that people type, against the real server: what it prints, and how it ends.
 
+use std::fs::File;
 use std::time::Duration;
 
-use gpufleet_tests::harness::client::typed;
+use gpufleet_tests::harness::client::{typed, typed_to};
 use gpufleet_tests::harness::simulator::{Simulator, steady_seed};
 use gpufleet_tests::harness::small_disk::SmallDisk;
 use gpufleet_tests::harness::{World, free_port, server, wait};
@@ -181,5 +182,20 @@ fn a_server_that_is_not_there_or_lets_nobody_read_is_named_with_the_way_out() {
     let missing = typed(&web, ["gpus", "--token-file", "/no/such.token"]);
     assert_eq!(missing.code, Some(3));
     assert!(missing.complained.contains("/no/such.token"));
+    server.stop();
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_none() {
+    let world = World::new();
+    let server = server::Place::new(&world).start();
+    let web = server.place.web.clone();
+    for command in [&["status"][..], &["report", "chargeback"]] {
+        let full = File::options().write(true).open("/dev/full");
+        let cut = typed_to(&web, command, full.expect("Linux has it"));
+        assert_eq!(cut.code, Some(3), "{command:?}: {}", cut.complained);
+        let complaint = cut.complained;
+        assert!(complaint.contains("cannot be written"), "{complaint}");
+    }
     server.stop();
 }

@@ -1,7 +1,7 @@
 //! The client, as people type it.
 
 use std::ffi::OsStr;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -24,10 +24,23 @@ pub struct Typed {
 /// # Panics
 /// When it cannot be started.
 pub fn typed<T: AsRef<OsStr>>(address: &str, arguments: impl IntoIterator<Item = T>) -> Typed {
+    typed_to(address, arguments, Stdio::piped())
+}
+
+/// The same with what it prints going somewhere else.
+///
+/// # Panics
+/// When it cannot be started.
+pub fn typed_to<T: AsRef<OsStr>>(
+    address: &str,
+    arguments: impl IntoIterator<Item = T>,
+    out: impl Into<Stdio>,
+) -> Typed {
     let output = Command::new(built("gpufleet"))
         .env_clear()
         .env("GPUFLEET_SERVER", format!("http://{address}"))
         .args(arguments)
+        .stdout(out)
         .output()
         .expect("the client can be started");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -28,6 +28,8 @@ use crate::store::model::{Commit, KnownResource, MinuteDelta, ResourceKey};
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture;
 
+mod address;
+
 mod outage;
 
 /// The first minute of which something is known.
@@ -43,6 +45,8 @@ const NOW: Timestamp = Minute(FIRST.0 + 5).start();
 #[derive(Default)]
 struct Told {
     answers: VecDeque<StatusCode>,
+    /// In which words.
+    says: &'static str,
     /// Parts of the labels of samples that it refuses.
     bad: Vec<&'static str>,
     messages: usize,
@@ -70,7 +74,11 @@ impl Told {
 
 type Shared = Arc<Mutex<Told>>;
 
-async fn take(State(told): State<Shared>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn take(
+    State(told): State<Shared>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> (StatusCode, &'static str) {
     let mut told = told.lock().unwrap();
     told.messages += 1;
     let samples = read_for_tests(&body);
@@ -87,7 +95,7 @@ async fn take(State(told): State<Shared>, headers: HeaderMap, body: Bytes) -> St
         told.taken.extend(samples);
     }
     told.headers = headers;
-    answer
+    (answer, told.says)
 }
 
 struct Bench {

@@ -1,5 +1,5 @@
-//! What panels show of many: none of their few places is taken by what is well, or by what cannot be compared, and a card
-//! that is cut into instances is one card.
+//! What panels show of many: none of their few places is taken by what is well, or by what cannot be compared, a card
+//! that is cut into instances is one card, and no number is lost or hidden by those of others.
 
 use gpufleet_telemetry::catalog::{Kind, gpu};
 
@@ -110,4 +110,62 @@ fn what_is_allocated_is_shown_of_the_ranks_whose_held_memory_is_shown() {
     let series: Vec<_> = names.iter().map(String::as_str).zip(values).collect();
     let labels = "gpufleet_training_memory_allocated_bytes{cluster=\"c\", job=\"j\", attempt=\"0\", rank=\"1\"}";
     assert_eq!(answers(&query, &series, 5, Some((labels, 3.0))), None);
+}
+
+#[test]
+fn a_server_that_lives_hides_none_that_stands_still() {
+    for (title, metric) in [
+        ("Server heartbeat", "heartbeat"),
+        ("Last judged", "detect_last"),
+    ] {
+        let names = ["a", "b"].map(|server| {
+            format!("gpufleet_server_{metric}_timestamp_seconds{{instance='{server}:8080'}}")
+        });
+        let series = [
+            (names[0].as_str(), "0+60x70"),
+            (names[1].as_str(), "0+60x10 600x60"),
+        ];
+        let query = query_of("self", title);
+        let wrong = answers(&query, &series, 70, Some(("{}", 3_600.0)));
+        assert_eq!(wrong, None, "{title}");
+    }
+}
+
+#[test]
+fn a_rank_that_finishes_no_step_takes_no_number_from_the_others() {
+    let query = query_of("training", "Step time");
+    let names = ["step_wall_seconds", "steps"].map(|what| {
+        [0, 1].map(|rank| {
+            format!(
+                "gpufleet_training_{what}_total{{cluster='c', job='j', attempt='0', rank='{rank}'}}"
+            )
+        })
+    });
+    let names = names.as_flattened();
+    for (values, expected) in [
+        (["0+180x9", "9x9", "0+60x9", "9x9"], Some(("{}", 3.0))),
+        // Nobody finishes one: no number, and not one that is none.
+        (["9x9", "9x9", "9x9", "9x9"], None),
+    ] {
+        let series: Vec<_> = names.iter().map(String::as_str).zip(values).collect();
+        assert_eq!(answers(&query, &series, 8, expected), None, "{values:?}");
+    }
+}
+
+#[test]
+fn what_would_be_lost_is_all_that_was_done_before_the_first_checkpoint() {
+    let query = query_of("training", "Would be lost now");
+    let of = |what: &str| {
+        format!("gpufleet_training_{what}{{cluster='c', job='j', attempt='0', rank='0'}}")
+    };
+    let (step, done) = (
+        of("last_step_timestamp_seconds"),
+        of("step_wall_seconds_total"),
+    );
+    let saved = of("checkpoint_timestamp_seconds");
+    let at_work = [(step.as_str(), "0+60x9"), (done.as_str(), "0+50x9")];
+    let wrong = answers(&query, &at_work, 8, Some(("{}", 400.0)));
+    assert_eq!(wrong, None, "none was saved");
+    let safe = [at_work[0], at_work[1], (saved.as_str(), "60x9")];
+    assert_eq!(answers(&query, &safe, 8, Some(("{}", 420.0))), None);
 }
