@@ -92,8 +92,11 @@ pub(super) fn signals(around: &Around<'_>, causes: &mut Causes) -> Vec<Signal> {
         }
     }
     if let Some(slowdown) = &judged.slower {
-        // Who makes it wait says itself by what.
-        let at = signals.first().map(|it| changed::At {
+        // Who makes it wait says itself by what. Of several it waits for the slowest: without another it would
+        // take as long.
+        let milli_gpus = |it: &&Signal| it.price.lost().milli_gpus;
+        let most = signals.iter().rev().max_by_key(milli_gpus);
+        let at = most.map(|it| changed::At {
             place: it.place.clone(),
             cause: it.cause,
             readings: Vec::new(),
