@@ -418,7 +418,7 @@ pub(super) fn holders<'a>(
             if !is_judged(run) || run.state(now) != State::Running {
                 return;
             }
-            for rank in run.ranks.values().filter(|it| it.facts.end.is_none()) {
+            for (_, rank) in run.living() {
                 if let Some(seen) = wanted.get(&(&*key.cluster, &*rank.facts.gpu)) {
                     found.insert((&*seen.cluster, &*seen.id), key.run.to_string());
                 }

@@ -71,7 +71,7 @@ pub(in crate::detect) fn seen(
     blamed: &[u32],
     tick: &TickSnapshot<'_>,
 ) -> RunSnapshot {
-    let ranks = run.ranks.iter().filter(|(_, it)| it.facts.end.is_none());
+    let ranks = run.living();
     let reading = |it: &Rank, metric: Metric| it.facts.reading(metric.id);
     let of = |(place, (number, it)): (usize, (&u32, &Rank))| RankSnapshot {
         rank: *number,

@@ -24,6 +24,7 @@ mod changed;
 mod first;
 mod lost;
 mod saves;
+mod strangers;
 mod together;
 mod unruly;
 
