@@ -24,6 +24,7 @@ mod changed;
 mod first;
 mod lost;
 mod saves;
+mod shares;
 mod strangers;
 mod together;
 mod unruly;
