@@ -55,21 +55,28 @@ impl Losing {
 
     /// A part of so many GPUs; a part that is no number or below 0 is none, above 1 all.
     pub fn part(count: u64, part: f64, nano_usd_per_gpu_second: Option<i64>) -> Self {
+        Self::gpus(count, nano_usd_per_gpu_second).times(part)
+    }
+
+    /// This part of it; a part that is no number or below 0 is none, above 1 all.
+    #[must_use]
+    pub fn times(&self, part: f64) -> Self {
         let part = if part.is_finite() { part } else { 0.0 };
-        let milli = part.clamp(0.0, 1.0) * count.saturating_mul(WHOLE_GPU) as f64;
+        let milli = part.clamp(0.0, 1.0) * self.milli_gpus as f64;
         Self {
             milli_gpus: milli.round() as u64,
-            nano_usd_per_gpu_second,
+            ..*self
         }
     }
 
-    /// What a run of so many GPUs loses whose steps take `step_ns` and would take `without_ns`.
-    pub fn by_step(gpus: u64, step_ns: u64, without_ns: u64, price: Option<i64>) -> Self {
+    /// What a run that has these GPUs loses whose steps take `step_ns` and would take `without_ns`.
+    #[must_use]
+    pub fn by_step(&self, step_ns: u64, without_ns: u64) -> Self {
         if step_ns == 0 {
-            return Self::part(0, 0.0, price);
+            return self.times(0.0);
         }
         let part = step_ns.saturating_sub(without_ns) as f64 / step_ns as f64;
-        Self::part(gpus, part, price)
+        self.times(part)
     }
 
     /// Both together. The price is their mean by GPUs; without one where either has none.
@@ -220,11 +227,11 @@ mod tests {
 
     #[test]
     fn a_slow_rank_costs_its_part_of_every_gpus_step() {
-        let losing = Losing::by_step(64, 1_300_000_000, 1_000_000_000, Some(PRICE));
+        let losing = Losing::gpus(64, Some(PRICE)).by_step(1_300_000_000, 1_000_000_000);
         assert_eq!(losing.milli_gpus, 14_769, "64 × 0.3 / 1.3");
         assert_eq!(losing.gpu_seconds_per_hour(), 53_168);
         for (step, without) in [(0, 5), (5, 9)] {
-            assert_eq!(Losing::by_step(64, step, without, None).milli_gpus, 0);
+            assert_eq!(Losing::gpus(64, None).by_step(step, without).milli_gpus, 0);
         }
     }
 

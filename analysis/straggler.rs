@@ -206,7 +206,7 @@ pub struct Price {
     /// A step now, median, nanoseconds.
     pub step_ns: u64,
     /// What it would take without this rank's excess over the slowest that is not blamed; of more than a quarter of
-    /// a stage, without that of all on its machine.
+    /// a stage, or half of a machine, without that of all on its machine.
     pub without_ns: u64,
 }
 

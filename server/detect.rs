@@ -65,7 +65,7 @@ use budgets::Budgets;
 use clocks::Clocks;
 use detector::{Detector, Findings, Finds, TickSnapshot};
 use fleet::{Idle, Silent, WithoutAgent};
-use gather::{Gpus, Watches};
+use gather::{Gpus, Shares, Watches};
 use gpus::Faults;
 use heard::Heard;
 use leak::Leaking;
@@ -351,6 +351,8 @@ impl Detectors {
             .iter()
             .map(|it| ((&*it.cluster, &*it.id), it))
             .collect();
+        let shares = nodes.values().flat_map(|it| &it.shares);
+        let shares: Shares<'_> = shares.map(|it| ((&*it.cluster, &*it.id), it)).collect();
         let (inventory, seen_at) = around.inventory;
         let told = inventory.told(nodes.keys().map(|it| &*it.1));
         let without_agent = inventory.without_agent(&told, seen_at).into_iter();
@@ -365,6 +367,7 @@ impl Detectors {
             by: &by,
             seen: &seen,
             gpus: &gpus,
+            shares: &shares,
             nodes: &nodes,
             fleet: around.fleet,
             is_gone: around.is_gone,

@@ -158,6 +158,14 @@ impl Run {
         let blamed = |number: &&u32| self.ranks[number].blamed_since.is_some();
         let many = peers.iter().filter(blamed).count() * MANY_PART > peers.len();
         let confidence = self.confidence(stage, peers.len(), many);
+        let machines = match peers.iter().any(|it| blamed(&it)) {
+            true => self.slow_machines(),
+            false => BTreeSet::new(),
+        };
+        let is_of_slow = |number: &u32| {
+            let host = self.ranks[number].seat.host;
+            host.is_some_and(|it| machines.contains(&it))
+        };
         for number in peers.iter().filter(blamed) {
             let now = evidence.get(number).copied();
             let now = now.unwrap_or_else(|| self.lately(*number));
@@ -172,7 +180,7 @@ impl Run {
                     true => Confidence::Low,
                     false => confidence,
                 },
-                price: self.price_of(*number, many),
+                price: self.price_of(*number, many || is_of_slow(number)),
             });
         }
     }
@@ -299,10 +307,25 @@ impl Run {
         }
     }
 
-    /// What a rank costs; one of many that are slow costs what those of its machine do together, because without it
-    /// alone the others would wait as long.
-    fn price_of(&self, number: u32, many: bool) -> Option<Price> {
-        let host = self.ranks[&number].seat.host.filter(|_| many);
+    /// The machines that are slow as such: half of the ranks that are there are blamed, and two at least.
+    fn slow_machines(&self) -> BTreeSet<u32> {
+        let mut machines: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+        for (_, rank) in self.current() {
+            if let Some(host) = rank.seat.host {
+                let (slow, all) = machines.entry(host).or_default();
+                *slow += usize::from(rank.blamed_since.is_some());
+                *all += 1;
+            }
+        }
+        let are_slow = |slow: usize, all: usize| slow > 1 && slow * 2 >= all;
+        machines.retain(|_, (slow, all)| are_slow(*slow, *all));
+        machines.into_keys().collect()
+    }
+
+    /// What a rank costs; one of many that are slow, or of a machine that is, costs what those of its machine do together,
+    /// because without it alone the others would wait as long.
+    fn price_of(&self, number: u32, together: bool) -> Option<Price> {
+        let host = self.ranks[&number].seat.host.filter(|_| together);
         let is_beside = |longest: u32| {
             let longest = self.ranks.get(&longest);
             let longest = longest.filter(|it| it.blamed_since.is_some());

@@ -136,8 +136,8 @@ fn of_judged_runs(tick: &TickSnapshot<'_>, found: &Findings) -> HashSet<u32> {
             if !goes_on || !is_told {
                 return;
             }
-            let gpus = run.ranks.values().filter(|it| it.facts.end.is_none());
-            let gpus = gpus.filter_map(|it| tick.gpus.get(&(&*key.cluster, &*it.facts.gpu)));
+            let gpus = run.living().map(|(_, it)| &*it.facts.gpu);
+            let gpus = gpus.filter_map(|it| tick.gpus.get(&(&*key.cluster, it)));
             numbers.extend(gpus.map(|it| it.number));
         });
     }

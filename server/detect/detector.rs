@@ -10,7 +10,7 @@ use gpufleet_telemetry::catalog::Metric;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::before::Before;
-use super::gather::{GpuSnapshot, Gpus, NodeSnapshots};
+use super::gather::{GpuSnapshot, Gpus, NodeSnapshots, Shares};
 use super::tuned::Tuned;
 use super::watch::GAP_S;
 use crate::fleet::Fleet;
@@ -77,6 +77,8 @@ pub(crate) struct TickSnapshot<'a> {
     pub(super) seen: &'a [GpuSnapshot],
     /// The same by cluster and id.
     pub(super) gpus: &'a Gpus<'a>,
+    /// The shares of those.
+    pub(super) shares: &'a Shares<'a>,
     pub(super) nodes: &'a NodeSnapshots,
     /// What is live, for what is seldom asked of one resource.
     pub(super) fleet: &'a Fleet,
@@ -120,6 +122,15 @@ impl<'a> TickSnapshot<'a> {
     /// The runs of training jobs.
     pub(super) const fn runs(&self) -> &'a Runs {
         self.fleet.runs()
+    }
+
+    /// The GPU that has this id, or of which a share has it.
+    pub(super) fn card(&self, cluster: &str, id: &str) -> Option<&'a GpuSnapshot> {
+        let of_share = || {
+            let share = self.shares.get(&(cluster, id))?;
+            self.gpus.get(&(cluster, &*share.card))
+        };
+        self.gpus.get(&(cluster, id)).or_else(of_share).copied()
     }
 }
 

@@ -1,5 +1,8 @@
 //! What no single GPU shows: jobs that hold GPUs without work, and nodes that nobody hears.
 //!
+//! Of a card that is cut, what is held and rests are its shares, each as its part of the card; where none of them tells what
+//! it does, the card.
+//!
 //! A server that starts sees a GPU idle since then. One that rests at its start, and whose job was told to be idle, is
 //! idle since that began, until it does something else.
 //!
@@ -7,6 +10,7 @@
 //! only once it goes on so for as long after that as any stall has to.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
@@ -23,7 +27,7 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use super::before::Said;
 use super::detector::Need::{self, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
-use super::gather::GpuSnapshot;
+use super::gather::{GpuSnapshot, Gpus, ShareSnapshot};
 use super::prices::Prices;
 use super::runs::{self, Holders};
 use super::seconds_since;
@@ -76,8 +80,9 @@ impl Detector for Idle {
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         self.quiet.note(&found.quiet, tick.now);
         let since = self.since_before(tick);
-        let waiting = waiting(tick.seen, tick.now, self.after_s, &since);
-        let holders = runs::holders(tick.runs(), &waiting, tick.now);
+        let waiting = waiting(all(tick), tick.now, self.after_s, &since);
+        let names = waiting.iter().map(|it| it.1.name());
+        let holders = runs::holders(tick.runs(), names, tick.now);
         let said = idle(&waiting, &holders, &self.quiet, tick.now);
         found.signals.extend(said);
     }
@@ -99,29 +104,28 @@ impl Idle {
             return HashMap::new();
         }
         let mut rest = Vec::new();
-        for seen in tick.seen {
-            match seen.status.state {
+        for held in all(tick) {
+            match held.status.state {
                 // A pause is what the first minutes of idleness look like.
-                State::Parked | State::HeldEmpty | State::Gap => rest.push((Family::Idle, seen)),
+                State::Parked | State::HeldEmpty | State::Gap => rest.push(held),
                 // Nothing is heard of it yet.
                 State::Unobserved => {}
-                _ => _ = self.moved.insert(seen.number),
+                _ => _ = self.moved.insert(held.number),
             }
         }
-        rest.retain(|it| !self.moved.contains(&it.1.number));
-        let holders = runs::holders(tick.runs(), &rest, tick.now);
-        let since = |seen: &GpuSnapshot| {
-            let said = told.get(&(&*seen.cluster, job_of(seen, &holders)))?;
+        rest.retain(|it| !self.moved.contains(&it.number));
+        let names = rest.iter().map(Held::name);
+        let holders = runs::holders(tick.runs(), names, tick.now);
+        let since = |held: &Held<'_>| {
+            let said = told.get(&(held.cluster, job_of(held, &holders)))?;
             let of_place = said.iter().filter(|it| {
                 let (node, gpu) = (it.place.node.as_deref(), it.place.gpu.as_deref());
-                let is_node = node.is_none_or(|it| it == &*seen.node);
-                is_node && gpu.is_none_or(|it| it == &*seen.id)
+                let is_node = node.is_none_or(|it| it == &**held.node);
+                is_node && gpu.is_none_or(|it| it == held.card)
             });
             of_place.map(|it| it.since).min()
         };
-        let known = rest
-            .iter()
-            .filter_map(|(_, it)| Some((it.number, since(it)?)));
+        let known = rest.iter().filter_map(|it| Some((it.number, since(it)?)));
         known.collect()
     }
 }
@@ -203,47 +207,101 @@ pub(super) fn listed_price(cluster: &str, node: &Node, prices: &mut Prices) -> O
         .filter(|_| is_whole)
 }
 
-/// GPUs that are stalled, or were idle for so long; of some it is known since when they are before they were seen.
+/// A GPU or share that somebody may hold.
+#[derive(Clone, Copy)]
+struct Held<'a> {
+    number: u32,
+    cluster: &'a str,
+    node: &'a Arc<str>,
+    id: &'a str,
+    /// The GPU that it is, or is a part of.
+    card: &'a str,
+    job: Option<&'a str>,
+    status: Status,
+    /// What is lost while it does nothing.
+    losing: Losing,
+}
+
+impl<'a> Held<'a> {
+    fn of_gpu(seen: &'a GpuSnapshot) -> Self {
+        Self {
+            number: seen.number,
+            cluster: &seen.cluster,
+            node: &seen.node,
+            id: &seen.id,
+            card: &seen.id,
+            job: seen.alike.job.as_deref(),
+            status: seen.status,
+            losing: Losing::gpus(1, seen.price),
+        }
+    }
+
+    fn of_share(seen: &'a ShareSnapshot, gpus: &Gpus<'_>) -> Self {
+        Self {
+            number: seen.number,
+            cluster: &seen.cluster,
+            node: &seen.node,
+            id: &seen.id,
+            card: &seen.card,
+            job: seen.alike.job.as_deref(),
+            status: seen.status,
+            losing: seen.losing(gpus),
+        }
+    }
+
+    /// Its cluster and its id.
+    const fn name(&self) -> (&'a str, &'a str) {
+        (self.cluster, self.id)
+    }
+}
+
+/// All of them: GPUs that are whole, and shares.
+fn all<'a>(tick: &'a TickSnapshot<'_>) -> impl Iterator<Item = Held<'a>> {
+    let whole = tick.seen.iter().filter(|it| !it.is_cut);
+    let (shares, gpus) = (tick.shares.values(), tick.gpus);
+    let shares = shares.map(move |it| Held::of_share(it, gpus));
+    whole.map(Held::of_gpu).chain(shares)
+}
+
+/// Those that are stalled, or were idle for so long; of some it is known since when they are before they were seen.
 fn waiting<'a>(
-    all: &'a [GpuSnapshot],
+    all: impl Iterator<Item = Held<'a>>,
     now: Timestamp,
     idle_after_s: i64,
     since: &HashMap<u32, Timestamp>,
-) -> Vec<(Family, &'a GpuSnapshot)> {
-    let of = |gpu: &GpuSnapshot| {
-        let status = since.get(&gpu.number).map(|at| Status {
-            state: match gpu.status.state {
+) -> Vec<(Family, Held<'a>)> {
+    let of = |held: &Held<'_>| {
+        let status = since.get(&held.number).map(|at| Status {
+            state: match held.status.state {
                 State::Gap => State::Parked,
                 state => state,
             },
             since: Some(*at),
-            ..gpu.status
+            ..held.status
         });
-        unused(&status.unwrap_or(gpu.status), idle_after_s, now)
+        unused(&status.unwrap_or(held.status), idle_after_s, now)
     };
-    all.iter().filter_map(|it| Some((of(it)?, it))).collect()
+    all.filter_map(|it| Some((of(&it)?, it))).collect()
 }
 
-/// The training run that holds a GPU, by the run's own name, else its job; empty where neither is known.
-fn job_of<'a>(gpu: &'a GpuSnapshot, runs: &'a Holders<'_>) -> &'a str {
-    let run = runs.get(&(&*gpu.cluster, &*gpu.id)).map(String::as_str);
-    run.or(gpu.alike.job.as_deref()).unwrap_or_default()
+/// The training run that holds a GPU or share, by the run's own name, else its job; empty where neither is known.
+fn job_of<'a>(held: &Held<'a>, runs: &'a Holders<'_>) -> &'a str {
+    let run = runs.get(&held.name()).map(String::as_str);
+    run.or(held.job).unwrap_or_default()
 }
 
 /// One signal a job, however many of its GPUs wait: of a training run by the run's own name, so that
 /// what stops it explains that its GPUs wait.
 fn idle(
-    waiting: &[(Family, &GpuSnapshot)],
+    waiting: &[(Family, Held<'_>)],
     runs: &Holders<'_>,
     quiet: &QuietRuns,
     now: Timestamp,
 ) -> Vec<Signal> {
-    let mut jobs: BTreeMap<(Family, &str, &str), Vec<&GpuSnapshot>> = BTreeMap::new();
-    for (family, gpu) in waiting {
-        let job = job_of(gpu, runs);
-        jobs.entry((*family, &gpu.cluster, job))
-            .or_default()
-            .push(gpu);
+    let mut jobs: BTreeMap<(Family, &str, &str), Vec<&Held<'_>>> = BTreeMap::new();
+    for (family, held) in waiting {
+        let key = (*family, held.cluster, job_of(held, runs));
+        jobs.entry(key).or_default().push(held);
     }
     jobs.into_iter()
         .filter_map(|((family, cluster, job), gpus)| {
@@ -260,15 +318,16 @@ fn of_job(
     (family, after): (Family, Option<Timestamp>),
     cluster: &str,
     job: &str,
-    gpus: &[&GpuSnapshot],
+    gpus: &[&Held<'_>],
     now: Timestamp,
 ) -> Signal {
     let first = gpus[0];
     let is_one_node = gpus.iter().all(|it| it.node == first.node);
+    let is_one_card = gpus.iter().all(|it| it.card == first.card);
+    let are_whole = gpus.iter().all(|it| it.card == it.id);
     let losing = gpus
         .iter()
-        .map(|it| Losing::gpus(1, it.price))
-        .fold(Losing::default(), |all, it| all.and(&it));
+        .fold(Losing::default(), |all, it| all.and(&it.losing));
     let since = gpus.iter().filter_map(|it| it.status.since).min();
     let since = since.max(after);
     let lasted = seconds_since(now, since.unwrap_or(now));
@@ -284,12 +343,16 @@ fn of_job(
             Cause::NoWork,
         ),
     };
+    let counted = match are_whole {
+        true => "GPUs",
+        false => "GPUs and shares of some",
+    };
     Signal {
         family,
         place: Place {
             cluster: cluster.to_owned(),
             node: is_one_node.then(|| first.node.to_string()),
-            gpu: (gpus.len() == 1).then(|| first.id.to_string()),
+            gpu: is_one_card.then(|| first.card.to_owned()),
             run: (!job.is_empty()).then(|| job.to_owned()),
             rank: None,
         },
@@ -299,7 +362,7 @@ fn of_job(
         cause,
         since,
         readings: vec![
-            Reading::new("GPUs", gpus.len() as f64, None, Unit::Count),
+            Reading::new(counted, gpus.len() as f64, None, Unit::Count),
             Reading::new("for", lasted, None, Unit::Seconds),
         ],
         price: Price::of(Basis::HeldUnused, losing),

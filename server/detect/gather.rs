@@ -1,7 +1,7 @@
 //! What the detectors are told of each GPU: readings, rates and what events said, put together in one
 //! walk over what is live.
 //!
-//! A shard is locked while it is walked over, so only what is needed is copied, about 300 bytes a GPU, 100
+//! A shard is locked while it is walked over, so only what is needed is copied, about 300 bytes a GPU, 150 a share, 100
 //! a port of a machine and 60 a communicator of a rank that times its collectives.
 
 use std::collections::HashMap;
@@ -11,12 +11,11 @@ use gpufleet_analysis::health::Probed;
 use gpufleet_analysis::leak::Thresholds;
 use gpufleet_analysis::leak::watch::{self, LeakWatch, Leaks};
 use gpufleet_analysis::ledger::{Reason, State};
-use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::port::Port;
 use gpufleet_analysis::silent::is_silent;
 use gpufleet_analysis::states::{Edge, Status};
 use gpufleet_telemetry::catalog::{Metric, gpu, node, own};
-use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
+use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::before::Before;
@@ -34,11 +33,13 @@ use crate::view::judge::judge;
 
 mod alike;
 mod host;
+mod share;
 mod table;
 
 pub(super) use alike::Alike;
 use alike::Groups;
 pub use host::Host;
+pub(super) use share::{ShareSnapshot, part_of};
 use table::Table;
 
 /// What is kept of the resources from tick to tick.
@@ -48,7 +49,7 @@ pub struct Watches {
     groups: Groups,
     /// Room for the GPUs of a tick, some 60 MB for 100,000: not asked of the system anew each time.
     room: Vec<GpuSnapshot>,
-    /// How many GPUs were ever numbered.
+    /// How many GPUs and shares were ever numbered.
     numbered: u32,
     boards: Boards,
     /// From when memory that grows leaks.
@@ -69,6 +70,7 @@ struct Kept {
 /// What is kept of a resource of its kind.
 enum KeptOf {
     Gpu(Box<Watched>),
+    Share(Box<share::Kept>),
     Machine(Box<Machine>),
     Rank(Box<RankNames>),
     Other,
@@ -99,17 +101,10 @@ impl Watched {
         if let Some((before, _)) = &self.told {
             self.whole.described(before, live);
         }
-        let text = |name| live.resource.attribute(name).filter(|it| !it.is_empty());
-        // Of Slurm JOB is a name, which others may have given too.
-        let job = text(attribute::WORKLOAD)
-            .or_else(|| text(attribute::HOLDER).map(job_of))
-            .or_else(|| text(attribute::JOB));
+        let alike = Alike::told_by(live);
+        let job = alike.job.as_deref();
         self.owner = job.map(|it| watch::owner(it, &live.key.id));
-        let alike = groups.of(Alike {
-            cluster: Arc::clone(&live.key.cluster),
-            model: text(attribute::GPU_MODEL).unwrap_or_default().into(),
-            job: job.map(Into::into),
-        });
+        let alike = groups.of(alike);
         self.told = Some((Arc::clone(&live.resource), Arc::clone(&alike)));
         alike
     }
@@ -125,7 +120,7 @@ struct Machine {
 /// One GPU as the detectors see it.
 #[derive(Debug, Clone)]
 pub struct GpuSnapshot {
-    /// A number of its own, from 1, for as long as it is remembered.
+    /// A number of its own among GPUs and shares, from 1, for as long as it is remembered.
     pub(super) number: u32,
     pub(super) cluster: Arc<str>,
     pub(super) node: Arc<str>,
@@ -176,6 +171,8 @@ pub struct GpuSnapshot {
     pub(super) node_point: Timestamp,
     /// What a second of it costs, nano-USD.
     pub(super) price: Option<i64>,
+    /// Whether it is cut into shares, one of which at least tells what it does: then they say whether it is used.
+    pub(super) is_cut: bool,
     /// Where its node is in [`Nodes`].
     at_node: usize,
 }
@@ -184,6 +181,8 @@ pub struct GpuSnapshot {
 #[derive(Debug, Default)]
 pub struct NodeSnapshot {
     pub(super) gpus: u32,
+    /// The shares of its GPUs.
+    pub(super) shares: Vec<ShareSnapshot>,
     pub(super) contact: Contact,
     pub(super) booted: Option<Timestamp>,
     /// Whether its memory grows until it is used up.
@@ -206,6 +205,9 @@ pub struct NodeSnapshot {
 
 /// GPUs by cluster and id.
 pub(super) type Gpus<'a> = HashMap<(&'a str, &'a str), &'a GpuSnapshot>;
+
+/// Shares by cluster and id.
+pub(super) type Shares<'a> = HashMap<(&'a str, &'a str), &'a ShareSnapshot>;
 
 /// Cluster and name of a node.
 pub(super) type NodeName = (Arc<str>, Arc<str>);
@@ -280,10 +282,18 @@ pub(super) fn gather(
                 seen.status.reason = prices.reason_of(live, &seen.status);
                 all.push(seen);
             }
+            KeptOf::Share(share) => {
+                let mut status = judge(live, now);
+                status.reason = prices.reason_of(live, &status);
+                of_node.shares.extend(share.read(live, status, groups));
+            }
             KeptOf::Rank(names) => network.rank(live, names, now),
             KeptOf::Other => {}
         }
     });
+    for (_, of_node) in &mut nodes.all {
+        share::count(&mut of_node.shares);
+    }
     for seen in &mut all {
         let ((name, of_node), model) = (&mut nodes.all[seen.at_node], &seen.alike.model);
         boards.hold(name, of_node.nvlinks, model, &mut seen.links);
@@ -292,6 +302,8 @@ pub(super) fn gather(
         }
         (seen.is_node_heard, seen.node_point) = (!of_node.is_silent(now), of_node.contact.point);
         (seen.booted_at, seen.host) = (of_node.booted, of_node.host);
+        let mut shares = of_node.shares.iter().filter(|it| it.card == seen.id);
+        seen.is_cut = shares.any(|it| it.status.state != State::Unobserved);
         let node = of_node.resource.as_deref();
         let of = |prices: &mut Prices| prices.of(&seen.cluster, node, model, of_node.gpus);
         seen.price = match is_same(&of_node.model, model) {
@@ -299,7 +311,8 @@ pub(super) fn gather(
             false => of(prices),
         };
     }
-    let without = nodes.all.iter_mut().filter(|it| it.1.gpus == 0);
+    let has_none = |it: &NodeSnapshot| it.gpus == 0 && it.shares.is_empty();
+    let without = nodes.all.iter_mut().filter(|it| has_none(&it.1));
     for ((cluster, _), of_node) in without {
         of_node.rank_price = prices.of_rank(cluster);
     }
@@ -320,23 +333,24 @@ impl Watches {
 impl Kept {
     fn new(key: &ResourceKey, numbered: &mut u32, before: &Before, now: Timestamp) -> Self {
         let said = before.about(key, now);
-        let gpu = |numbered: &mut u32| {
+        let mut number = || {
             *numbered = numbered.wrapping_add(1).max(1);
-            Box::new(Watched {
-                number: *numbered,
-                counters: Watch::resumed(&said),
-                links: LinkWatch::resumed(&said),
-                ..Watched::default()
-            })
+            *numbered
         };
         Self {
             node: 0,
             limits: limits::Kept::resumed(key.kind, &said, now),
             kind: match key.kind {
-                ResourceKind::Gpu => KeptOf::Gpu(gpu(numbered)),
+                ResourceKind::Gpu => KeptOf::Gpu(Box::new(Watched {
+                    number: number(),
+                    counters: Watch::resumed(&said),
+                    links: LinkWatch::resumed(&said),
+                    ..Watched::default()
+                })),
                 ResourceKind::Node => KeptOf::Machine(Box::default()),
                 ResourceKind::Rank => KeptOf::Rank(Box::default()),
-                ResourceKind::Share | ResourceKind::Endpoint => KeptOf::Other,
+                ResourceKind::Share => KeptOf::Share(Box::new(share::Kept::new(number()))),
+                ResourceKind::Endpoint => KeptOf::Other,
             },
         }
     }
@@ -409,6 +423,7 @@ fn seen_of(
         id: Arc::clone(&live.key.id),
         alike,
         price: None,
+        is_cut: false,
         status,
         first_seen: live.first_seen,
         last_point: live.last_point,

@@ -247,7 +247,7 @@ impl OfRun<'_> {
 
     /// Its communicators, other than those that are slow because of a rank or its GPU.
     fn groups(&self) -> Vec<slow_link::Group> {
-        let seen = |it: &RankMeasured| self.tick.gpus.get(&(&*self.key.cluster, &*it.gpu)).copied();
+        let seen = |it: &RankMeasured| self.tick.card(&self.key.cluster, &it.gpu);
         let seen: Vec<Option<&GpuSnapshot>> = self.measured.iter().map(seen).collect();
         let clocks = seen.iter().filter_map(|it| (*it)?.clock);
         let usual = median(&mut clocks.collect::<Vec<_>>());

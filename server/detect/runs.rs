@@ -40,7 +40,7 @@ pub(super) use broken::is_broken;
 use broken::{is_out, is_stepped_with};
 use learning::Learning;
 pub(super) use quiet::{QUIET_S, is_quiet};
-pub(super) use snapshot::{RankSnapshot, RunSnapshot, price_of, seen};
+pub(super) use snapshot::{RankSnapshot, RunSnapshot, all_of, seen};
 use snapshot::{gpu_of, place, whole};
 pub(super) use standing::STANDS;
 use waits::Waits;
@@ -277,8 +277,8 @@ impl Watched {
             self.causes.turn();
         }
         self.tell((Family::Slower, known.pace), paces, found);
-        let price = || price_of(&run, tick.gpus);
-        let numbers = numbers.iter().map(|it| it.signal(&run, price(), tick.now));
+        let all = || all_of(&run, tick.gpus);
+        let numbers = numbers.iter().map(|it| it.signal(&run, all(), tick.now));
         self.tell((Family::Training, known.numbers), numbers.collect(), found);
         known.note(key, found);
     }
@@ -308,7 +308,7 @@ impl Watched {
     fn remember(&mut self, key: &RunKey, brief: &Brief, tick: &TickSnapshot<'_>) {
         let trains = brief.judged.is_some() && !brief.is_quiet && !brief.stands;
         if trains && self.history.is_due(tick.now) {
-            let look = |run: &Run| changed::machines(key, run, tick.gpus);
+            let look = |run: &Run| changed::machines(key, run, tick);
             let machines = tick.runs().look(key, look);
             self.history.push(tick.now, &machines.unwrap_or_default());
         }
@@ -399,31 +399,28 @@ impl Known {
     }
 }
 
-/// Which run holds a GPU, by cluster and GPU.
+/// Which run holds a GPU or share, by cluster and id.
 pub(super) type Holders<'a> = HashMap<(&'a str, &'a str), String>;
 
-/// The runs that go on and hold one of these GPUs.
+/// The runs that go on and hold one of these GPUs or shares, each with its cluster.
 pub(super) fn holders<'a>(
     runs: &Runs,
-    gpus: &[(Family, &'a GpuSnapshot)],
+    gpus: impl Iterator<Item = (&'a str, &'a str)>,
     now: Timestamp,
 ) -> Holders<'a> {
     let mut found = Holders::new();
-    if gpus.is_empty() {
+    let wanted: HashMap<(&str, &str), (&'a str, &'a str)> = gpus.map(|it| (it, it)).collect();
+    if wanted.is_empty() {
         return found;
     }
-    let wanted: HashMap<(&str, &str), &'a GpuSnapshot> = gpus
-        .iter()
-        .map(|(_, it)| ((&*it.cluster, &*it.id), *it))
-        .collect();
     for key in runs.keys() {
         runs.look(&key, |run| {
             if !is_judged(run) || run.state(now) != State::Running {
                 return;
             }
-            for rank in run.ranks.values().filter(|it| it.facts.end.is_none()) {
-                if let Some(seen) = wanted.get(&(&*key.cluster, &*rank.facts.gpu)) {
-                    found.insert((&*seen.cluster, &*seen.id), key.run.to_string());
+            for (_, rank) in run.living() {
+                if let Some(named) = wanted.get(&(&*key.cluster, &*rank.facts.gpu)) {
+                    found.insert(*named, key.run.to_string());
                 }
             }
         });

@@ -2,7 +2,6 @@
 //! has told of none.
 
 use gpufleet_analysis::incident::{Place, Signal};
-use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::time::Timestamp;
 
@@ -61,7 +60,9 @@ impl AtStake {
         }
         let is_on = |it: &runs::RankSnapshot| {
             let is_node = place.node.as_ref().is_none_or(|node| **node == *it.node);
-            let is_gpu = place.gpu.as_ref().is_none_or(|gpu| **gpu == *it.gpu);
+            // A share, or the card that it is of.
+            let is_gpu = |gpu: &String| **gpu == *it.gpu || **gpu == **it.card();
+            let is_gpu = place.gpu.as_ref().is_none_or(is_gpu);
             // Looked up of what is there alone: a run has many ranks.
             let is_job = || {
                 let seen = tick.gpus.get(&(place.cluster.as_str(), &*it.gpu));
@@ -75,8 +76,7 @@ impl AtStake {
     }
 
     fn price(&self, tick: &TickSnapshot<'_>) -> Price {
-        let price = runs::price_of(&self.run, tick.gpus);
-        let gpus = Losing::gpus(self.run.ranks.len() as u64, price);
+        let gpus = runs::all_of(&self.run, tick.gpus);
         Price::at_stake(self.basis, gpus, self.since, tick.now)
     }
 }

@@ -25,6 +25,7 @@ mod inventory;
 mod owner;
 mod probe;
 mod restart;
+pub(super) mod shares;
 
 const NODES: [&str; 2] = ["node-1", "node-2"];
 /// Dollars an hour of an H100, and nano-USD of a second.

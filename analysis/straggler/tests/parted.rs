@@ -87,6 +87,43 @@ fn a_machine_that_is_half_a_stage_is_named_with_its_price_and_cleared() {
 }
 
 #[test]
+fn a_machine_that_is_an_eighth_of_a_stage_costs_what_all_its_ranks_do_together() {
+    let mut run = Run::new(Source::Hooks);
+    for steps in [0..60, 60..100] {
+        for step in steps {
+            let reading = |rank: u32| Reading {
+                rank,
+                seat: Seat {
+                    stage: Some(0),
+                    column: None,
+                    host: of_eight(rank),
+                    replica: None,
+                    context: None,
+                },
+                busy_ns: {
+                    let part = if rank / 8 == 1 { 1.3 } else { 1.0 };
+                    ((BUSY_NS + jitter(step, rank)) as f64 * part) as u64
+                },
+            };
+            let readings: Vec<Reading> = (0..64).map(reading).collect();
+            let longest = readings.iter().map(|it| it.busy_ns).max().unwrap_or(0);
+            run.observe(&Step {
+                step,
+                wall_ns: longest,
+                readings: &readings,
+            });
+        }
+        assert_eq!(names(&run.judge()), Vec::from_iter(8..16_u32));
+    }
+    // A step falls from 130 to 100 ms: without one of the eight it would not.
+    for it in run.judge().stragglers {
+        let price = it.price.expect("walls are known");
+        assert!(price.step_ns.abs_diff(130_000_000) < 1_000_000, "{it:?}");
+        assert!(price.without_ns.abs_diff(100_000_000) < 1_000_000, "{it:?}");
+    }
+}
+
+#[test]
 fn one_rank_that_is_slower_still_does_not_hide_its_machine() {
     let mut run = Run::new(Source::Hooks);
     for step in 0..60 {

@@ -6,6 +6,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use gpufleet_analysis::owner::job_of;
+use gpufleet_telemetry::identity::attribute;
+
+use crate::fleet::Live;
+
 /// What GPUs that are alike have in common.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(in crate::detect) struct Alike {
@@ -13,6 +18,22 @@ pub(in crate::detect) struct Alike {
     pub(in crate::detect) model: Arc<str>,
     /// The job that holds them; none when nobody does or it is not known.
     pub(in crate::detect) job: Option<Arc<str>>,
+}
+
+impl Alike {
+    /// As a GPU or share says itself.
+    pub(super) fn told_by(live: &Live) -> Self {
+        let text = |name| live.resource.attribute(name).filter(|it| !it.is_empty());
+        // Of Slurm JOB is a name, which others may have given too.
+        let job = text(attribute::WORKLOAD)
+            .or_else(|| text(attribute::HOLDER).map(job_of))
+            .or_else(|| text(attribute::JOB));
+        Self {
+            cluster: Arc::clone(&live.key.cluster),
+            model: text(attribute::GPU_MODEL).unwrap_or_default().into(),
+            job: job.map(Into::into),
+        }
+    }
 }
 
 /// All groups that a GPU is of.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use gpufleet_analysis::cause::{self, Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
-use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::port::{self, Port, Sign};
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::slow_link::{Finding, MAX_ENDS, Suspect};
@@ -15,7 +14,7 @@ use gpufleet_telemetry::event::Severity;
 use super::Waits;
 use crate::detect::gather::{GpuSnapshot, Gpus, NodeSnapshots};
 use crate::detect::runs::slow::read_of_gpu;
-use crate::detect::runs::{RunSnapshot, price_of};
+use crate::detect::runs::{RunSnapshot, all_of};
 
 /// What is known of the run beside the finding.
 pub(super) struct LinkContext<'a> {
@@ -52,11 +51,10 @@ pub(super) fn signal(finding: &Finding, around: &LinkContext<'_>) -> Option<Sign
     );
     let like = Reading::new("like communicators", finding.like as f64, None, Unit::Count);
     let ratio = finding.bytes_per_second / usual;
-    let ranks = around.run.ranks.len() as u64;
-    let price = price_of(around.run, around.gpus);
+    let all = all_of(around.run, around.gpus);
     let losing = around
         .waits
-        .map(|it| Losing::by_step(ranks, it.step_ns, it.without(1.0 - ratio), price));
+        .map(|it| all.by_step(it.step_ns, it.without(1.0 - ratio)));
     let cluster = &**around.cluster;
     let (place, what) = match (told.place, &finding.suspect) {
         (Some(place), _) => (place, of_one(finding.is_across)),
@@ -189,7 +187,7 @@ fn of_gpus(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &LinkContext<'_>) ->
         ends.iter().any(is_end)
     };
     let of_run = around.run.ranks.iter();
-    let of_run = of_run.filter_map(|it| around.gpus.get(&(&**around.cluster, &*it.gpu)));
+    let of_run = of_run.filter_map(|it| around.gpus.get(&(&**around.cluster, &**it.card())));
     let told: Vec<_> = of_run.filter(|it| is_at_end(it)).collect();
     let shown = |is_down: bool| {
         let of = |seen: &&&GpuSnapshot| {

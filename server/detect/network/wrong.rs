@@ -2,7 +2,6 @@
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
-use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::wrong_network::Finding;
 use gpufleet_telemetry::catalog::Unit;
@@ -10,7 +9,7 @@ use gpufleet_telemetry::event::Severity;
 
 use super::Waits;
 use crate::detect::gather::Gpus;
-use crate::detect::runs::{RunSnapshot, price_of};
+use crate::detect::runs::{RunSnapshot, all_of};
 
 /// What is said of a run that goes the wrong way.
 pub(super) const WHAT: &str = "its traffic between nodes takes the wrong network";
@@ -22,11 +21,9 @@ pub(super) fn signal(
     gpus: &Gpus<'_>,
     waits: Option<Waits>,
 ) -> Signal {
-    let price = price_of(run, gpus);
-    let ranks = run.ranks.len() as u64;
     let losing = waits
         .zip(finding.saved_part())
-        .map(|(it, part)| Losing::by_step(ranks, it.step_ns, it.without(part), price));
+        .map(|(it, part)| all_of(run, gpus).by_step(it.step_ns, it.without(part)));
     let kind = if finding.are_rdma {
         "RDMA ports"
     } else {

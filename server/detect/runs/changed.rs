@@ -6,12 +6,11 @@
 use gpufleet_analysis::cause::before::{self, History, Machines};
 use gpufleet_analysis::cause::{Cause, Reading, Verdict};
 use gpufleet_analysis::incident::{Family, Place, Signal};
-use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 
-use super::{Gpus, RunSnapshot, place, price_of, seconds, slow};
+use super::{Gpus, RunSnapshot, TickSnapshot, all_of, place, seconds, slow};
 use crate::runs::{Rank, Run, RunKey, Slowdown};
 
 /// Ranks whose machines are looked at for what changed when a run became slower: of 2,048 GPUs one of each machine.
@@ -26,11 +25,11 @@ pub(super) struct At {
 }
 
 /// What holds a run's machines up most now, of [`LOOKED_AT`] ranks at least where it has more.
-pub(super) fn machines(key: &RunKey, run: &Run, gpus: &Gpus<'_>) -> Machines {
+pub(super) fn machines(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Machines {
     let every = (run.ranks.len() / LOOKED_AT).max(1);
     let looked_at = run.living().step_by(every);
     let of = |(_, rank): (&u32, &Rank)| {
-        let seen = gpus.get(&(&*key.cluster, &*rank.facts.gpu))?;
+        let seen = tick.card(&key.cluster, &rank.facts.gpu)?;
         Some(Machines {
             sm_clock: seen.clock,
             heat_part: seen.rates.heat_now,
@@ -60,12 +59,11 @@ pub(super) fn slower(
     let (at, of_place) = at.map(|it| (it.place, it.readings)).unzip();
     let longer_ns = change.baseline_ns * change.ratio;
     let step = |nanos: f64| nanos.max(0.0) as u64;
-    let (price, ranks) = (price_of(run, gpus), run.ranks.len() as u64);
     let now_ns = match slowdown.rests {
         true => change.baseline_ns,
         false => longer_ns,
     };
-    let losing = Losing::by_step(ranks, step(now_ns), step(change.baseline_ns), price);
+    let losing = all_of(run, gpus).by_step(step(now_ns), step(change.baseline_ns));
     let (why, untold) = match known {
         Cause::Unknown => changed_with(slowdown, history),
         _ => (Verdict::default(), Vec::new()),

@@ -184,9 +184,8 @@ impl Learning {
 }
 
 impl Wrong {
-    /// In the words of an incident.
-    pub(super) fn signal(&self, run: &RunSnapshot, price: Option<i64>, now: Timestamp) -> Signal {
-        let losing = Losing::gpus(run.ranks.len() as u64, price);
+    /// In the words of an incident, of a run that loses this with all its GPUs.
+    pub(super) fn signal(&self, run: &RunSnapshot, losing: Losing, now: Timestamp) -> Signal {
         let worthless = Price::of(Basis::WorthlessSteps, losing);
         let (what, action, price) = match self.trouble {
             Trouble::NotFinite => (
@@ -212,10 +211,7 @@ impl Wrong {
             Trouble::Skipping => (
                 "the loss scaler skips many steps",
                 "Look for values that overflow; bfloat16 needs no scaler.",
-                Price::of(
-                    Basis::SkippedSteps,
-                    Losing::part(run.ranks.len() as u64, self.skipped, price),
-                ),
+                Price::of(Basis::SkippedSteps, losing.times(self.skipped)),
             ),
             Trouble::Stuck => (
                 "its loss does not change at all",

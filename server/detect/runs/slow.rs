@@ -15,7 +15,6 @@ use gpufleet_analysis::cause::{self, Cause, Looks, Pair, Reading};
 use gpufleet_analysis::health::xid::{Asks, is_of_nvlink};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::ledger::Reason;
-use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::robust::median;
 use gpufleet_analysis::straggler::{Confidence, Straggler};
@@ -24,9 +23,7 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
 use super::snapshot::host_of;
-use super::{
-    Gpus, RankSnapshot, RunSnapshot, changed, gpu_of, is_broken, place, price_of, seconds,
-};
+use super::{Gpus, RankSnapshot, RunSnapshot, all_of, changed, gpu_of, is_broken, place, seconds};
 use crate::detect::gather::{GpuSnapshot, Host};
 use crate::fleet::LiveXid;
 use crate::runs::ring::Ring;
@@ -92,8 +89,11 @@ pub(super) fn signals(around: &Around<'_>, causes: &mut Causes) -> Vec<Signal> {
         }
     }
     if let Some(slowdown) = &judged.slower {
-        // Who makes it wait says itself by what.
-        let at = signals.first().map(|it| changed::At {
+        // Who makes it wait says itself by what. Of several it waits for the slowest: without another it would
+        // take as long.
+        let milli_gpus = |it: &&Signal| it.price.lost().milli_gpus;
+        let most = signals.iter().rev().max_by_key(milli_gpus);
+        let at = most.map(|it| changed::At {
             place: it.place.clone(),
             cause: it.cause,
             readings: Vec::new(),
@@ -189,11 +189,9 @@ fn of_straggler(
     };
     let read = read(run, &is_blamed, rank, straggler.ratio, gpus);
     let why = causes.take(&place, cause::judge(&read));
-    let price = price_of(run, gpus);
-    let ranks = run.ranks.len() as u64;
     let losing = straggler
         .price
-        .map(|it| Losing::by_step(ranks, it.step_ns, it.without_ns, price));
+        .map(|it| all_of(run, gpus).by_step(it.step_ns, it.without_ns));
     let name = "its own time of a step, beside its peers'";
     let mut readings = vec![Reading::new(name, straggler.ratio, Some(1.0), Unit::Count)];
     // What is judged by collectives alone has no step that could be told.
@@ -249,8 +247,7 @@ pub(in crate::detect) const fn action(cause: Cause) -> &'static str {
 /// A run whose steps take longer than those of the runs before it.
 fn slower_than_before(run: &RunSnapshot, before: &SlowerThanBefore, gpus: &Gpus<'_>) -> Signal {
     let (now_ns, usual_ns) = (before.step_ns, before.usual_ns);
-    let (price, ranks) = (price_of(run, gpus), run.ranks.len() as u64);
-    let losing = Losing::by_step(ranks, now_ns as u64, usual_ns as u64, price);
+    let losing = all_of(run, gpus).by_step(now_ns as u64, usual_ns as u64);
     Signal {
         family: Family::Slower,
         place: place(run, None),

@@ -10,7 +10,7 @@ use gpufleet_telemetry::training::CollectivesFrom;
 
 use super::{Gpus, slow};
 use crate::detect::detector::TickSnapshot;
-use crate::detect::gather::{GpuSnapshot, Host};
+use crate::detect::gather::{GpuSnapshot, Host, part_of};
 use crate::runs::{Judged, Rank, Run, RunKey, Stuck};
 
 /// Ranks whose steps are looked at beside a slow one's: more change no median.
@@ -35,7 +35,10 @@ pub(in crate::detect) struct RunSnapshot {
 pub(in crate::detect) struct RankSnapshot {
     pub(in crate::detect) rank: u32,
     pub(in crate::detect) node: Arc<str>,
+    /// The GPU that it computes on, or the share of one.
     pub(in crate::detect) gpu: Arc<str>,
+    /// Of one that computes on a share.
+    pub(super) share: Option<Share>,
     pub(in crate::detect) stage: Option<u32>,
     /// How many collectives it is in, and for how long in the oldest; none is not known.
     pub(in crate::detect) in_flight: Option<(f64, f64)>,
@@ -47,6 +50,15 @@ pub(in crate::detect) struct RankSnapshot {
     pub(super) means: Option<slow::Means>,
     /// Of one whose GPU is not known, or that has none.
     pub(super) machine: Option<Machine>,
+}
+
+/// The share of a GPU that a rank computes on.
+#[derive(Debug, Clone)]
+pub(super) struct Share {
+    /// The GPU that it is a part of.
+    card: Arc<str>,
+    /// So many slices of so many.
+    part: (u32, u32),
 }
 
 /// The machine of a rank.
@@ -71,12 +83,13 @@ pub(in crate::detect) fn seen(
     blamed: &[u32],
     tick: &TickSnapshot<'_>,
 ) -> RunSnapshot {
-    let ranks = run.ranks.iter().filter(|(_, it)| it.facts.end.is_none());
+    let ranks = run.living();
     let reading = |it: &Rank, metric: Metric| it.facts.reading(metric.id);
     let of = |(place, (number, it)): (usize, (&u32, &Rank))| RankSnapshot {
         rank: *number,
         node: Arc::clone(&it.facts.node),
         gpu: Arc::clone(&it.facts.gpu),
+        share: share(key, it, tick),
         stage: it.facts.mesh.pp.map(|it| it.at),
         in_flight: reading(it, training::COLLECTIVES_IN_FLIGHT)
             .zip(reading(it, training::COLLECTIVE_OLDEST_AGE)),
@@ -97,10 +110,18 @@ pub(in crate::detect) fn seen(
     }
 }
 
+/// The share that a rank computes on; none of one on a whole GPU, or on nothing that is known.
+fn share(key: &RunKey, rank: &Rank, tick: &TickSnapshot<'_>) -> Option<Share> {
+    let seen = tick.shares.get(&(&*key.cluster, &*rank.facts.gpu))?;
+    Some(Share {
+        card: Arc::clone(&seen.card),
+        part: seen.part(),
+    })
+}
+
 /// What is known of the machine of a rank whose GPU is not.
 fn machine(key: &RunKey, rank: &Rank, tick: &TickSnapshot<'_>) -> Option<Machine> {
-    let gpu = (&*key.cluster, &*rank.facts.gpu);
-    if tick.gpus.contains_key(&gpu) {
+    if tick.card(&key.cluster, &rank.facts.gpu).is_some() {
         return None;
     }
     let name = (Arc::clone(&key.cluster), Arc::clone(&rank.facts.node));
@@ -117,24 +138,33 @@ pub(super) fn host_of(run: &RunSnapshot, rank: &RankSnapshot, gpus: &Gpus<'_>) -
     of_gpu.or(rank.machine.map(|it| it.host))
 }
 
-/// What is known of a rank's GPU.
+impl RankSnapshot {
+    /// Its GPU, or the one of which it has a share.
+    pub(in crate::detect) fn card(&self) -> &Arc<str> {
+        self.share.as_ref().map_or(&self.gpu, |it| &it.card)
+    }
+}
+
+/// What is known of a rank's GPU, or of the one of which it has a share.
 pub(super) fn gpu_of<'a>(
     run: &RunSnapshot,
     rank: &RankSnapshot,
     gpus: &Gpus<'a>,
 ) -> Option<&'a GpuSnapshot> {
-    gpus.get(&(run.cluster.as_str(), &*rank.gpu)).copied()
+    gpus.get(&(run.cluster.as_str(), &**rank.card())).copied()
 }
 
-/// What a second of all its GPUs costs, as one of them on average.
-pub(in crate::detect) fn price_of(run: &RunSnapshot, gpus: &Gpus<'_>) -> Option<i64> {
-    let of = |rank: &RankSnapshot| match gpu_of(run, rank, gpus) {
-        Some(gpu) => gpu.price,
-        None => rank.machine.and_then(|it| it.price),
+/// All its GPUs with what they cost, of shares their parts: what is lost while none of them does anything that counts.
+pub(in crate::detect) fn all_of(run: &RunSnapshot, gpus: &Gpus<'_>) -> Losing {
+    let of = |rank: &RankSnapshot| {
+        let price = match gpu_of(run, rank, gpus) {
+            Some(gpu) => gpu.price,
+            None => rank.machine.and_then(|it| it.price),
+        };
+        part_of(rank.share.as_ref().map_or((1, 1), |it| it.part), price)
     };
-    let all = run.ranks.iter().map(|it| Losing::gpus(1, of(it)));
-    let all = all.fold(Losing::default(), |sum, it| sum.and(&it));
-    all.nano_usd_per_gpu_second
+    let all = run.ranks.iter().map(of);
+    all.fold(Losing::default(), |sum, it| sum.and(&it))
 }
 
 /// The place of a rank, or of the run where none is to be named.
@@ -143,7 +173,7 @@ pub(super) fn place(run: &RunSnapshot, rank: Option<&RankSnapshot>) -> Place {
     Place {
         cluster: run.cluster.clone(),
         node: rank.and_then(|it| known(&it.node)),
-        gpu: rank.and_then(|it| known(&it.gpu)),
+        gpu: rank.and_then(|it| known(it.card())),
         run: Some(run.name.clone()),
         rank: rank.map(|it| it.rank),
     }

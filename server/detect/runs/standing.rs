@@ -11,7 +11,6 @@ use std::sync::Arc;
 use gpufleet_analysis::cause::{self, Reading};
 use gpufleet_analysis::hang::{self, Evidence, Hang, Verdict, Watch};
 use gpufleet_analysis::incident::{Family, Place, Signal};
-use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::straggler::Confidence;
 use gpufleet_telemetry::catalog::Unit;
@@ -20,8 +19,8 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::slow::{Causes, read};
 use super::{
-    Brief, Gpus, RankSnapshot, RunSnapshot, TickSnapshot, activity, gpu_of, is_broken, is_heard,
-    is_stepped_with, place, price_of, seconds,
+    Brief, Gpus, RankSnapshot, RunSnapshot, TickSnapshot, activity, all_of, gpu_of, is_broken,
+    is_heard, is_stepped_with, place, seconds,
 };
 use crate::words::text;
 
@@ -105,7 +104,8 @@ pub(super) fn judge(
         activity: match first {
             Some(first) => first.activity,
             None => activity(ranks.map(|it| {
-                let gpu = gpu_of(around.run, it, around.gpus);
+                // What a card that is cut does says nothing of one of its shares.
+                let gpu = gpu_of(around.run, it, around.gpus).filter(|_| it.share.is_none());
                 (is_heard(it.heard, now), gpu)
             })),
         },
@@ -219,10 +219,7 @@ fn told(
         cause: why.cause(),
         since: Some(hang.since),
         readings,
-        price: Price::of(
-            Basis::RunStands,
-            Losing::gpus(run.ranks.len() as u64, price_of(run, gpus)),
-        ),
+        price: Price::of(Basis::RunStands, all_of(run, gpus)),
         // Whether a machine that is not heard has what its run waits for, nobody knows.
         confidence: matches!(suspect, Suspect::Silent(_)).then_some(Confidence::Low),
         booted_at: None,

@@ -25,6 +25,8 @@ mod first;
 mod lost;
 mod reset;
 mod saves;
+mod shares;
+mod strangers;
 mod together;
 mod unruly;
 
@@ -401,11 +403,14 @@ async fn the_ranks_of_one_node_that_are_slow_together_are_one_incident_of_the_no
         busy_ms: Some(if (8..12).contains(&it) { 910 } else { 700 }),
         ..WELL
     };
-    training.ticks(6, slow, |_| {}).await;
+    training.ticks(8, slow, |_| {}).await;
     let told = training.one();
     let place = &told.place;
     assert_eq!(place.node.as_deref(), Some("node-2"), "{place:?}");
     assert_eq!((place.rank, place.gpu.as_deref()), (None, None));
+    // 16 GPUs wait about 200 of each 1,000 ms, though they would without any one of the four.
+    let lost = told.losing.milli_gpus;
+    assert!((3_000..3_600).contains(&lost), "{lost}");
 }
 
 #[tokio::test]

@@ -256,7 +256,7 @@ fn what_was_held_is_read_with_its_step_or_not_at_all_and_told_as_of_that_step() 
         reading,
         skipped: 0.0,
     };
-    let signal = wrong.signal(&RunSnapshot::default(), None, NOW);
+    let signal = wrong.signal(&RunSnapshot::default(), Losing::default(), NOW);
     let said = signal
         .readings
         .iter()
@@ -305,7 +305,7 @@ fn a_loss_that_stays_high_is_accepted_as_the_new_trend_and_its_words_say_so_befo
         troubles(&mut learning, high(300..until - 1)),
         [Trouble::Diverged]
     );
-    let told = learning.found[0].signal(&RunSnapshot::default(), None, NOW);
+    let told = learning.found[0].signal(&RunSnapshot::default(), Losing::default(), NOW);
     let says = format!("After {ACCEPT_STEPS} readings");
     assert!(told.action.contains(&says), "{}", told.action);
     assert_eq!(troubles(&mut learning, high(until - 1..until)), []);

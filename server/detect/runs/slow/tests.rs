@@ -128,7 +128,10 @@ fn a_run_without_gpus_costs_what_a_rank_on_its_machines_does() {
         price,
         ..Machine::default()
     };
-    let price = |machine| price_of(&waits_for_data(["a"; 4], machine), &Gpus::new());
+    let price = |machine| {
+        let run = waits_for_data(["a"; 4], machine);
+        all_of(&run, &Gpus::new()).nano_usd_per_gpu_second
+    };
     assert_eq!(price(Some(machine(Some(14_000)))), Some(14_000));
     assert_eq!(price(Some(machine(None))), None);
     assert_eq!(price(None), None);

@@ -194,6 +194,33 @@ async fn a_run_in_which_many_are_slow_and_whose_stages_are_not_told_is_slower_an
 }
 
 #[tokio::test]
+async fn of_two_slow_ranks_the_slower_one_has_what_the_run_lost_and_it_is_counted_once() {
+    let mut training = Training::without_steps().await;
+    training.ticks(10, |_| WELL, well).await;
+    training.longer_ms = 350;
+    let slow = |rank: u32| Does {
+        busy_ms: Some(match rank {
+            3 => 910,
+            12 => 1_050,
+            _ => 700,
+        }),
+        ..WELL
+    };
+    training.ticks(20, slow, well).await;
+    let open = training.world.open();
+    let losing = |rank: u32| {
+        let of_rank = open.iter().find(|it| it.place.rank == Some(rank));
+        of_rank.map(|it| it.losing.milli_gpus)
+    };
+    assert_eq!(losing(3), Some(0), "without it they wait for the other");
+    // 350 of each 1,350 ms of 16 GPUs.
+    let slower = losing(12).expect("it makes the others wait");
+    assert!(slower.abs_diff(4_148) < 100, "{slower}");
+    let all: u64 = open.iter().map(|it| it.losing.milli_gpus).sum();
+    assert_eq!(all, slower, "{open:#?}");
+}
+
+#[tokio::test]
 async fn a_run_that_became_slower_twice_costs_what_both_take_until_it_is_as_fast_as_before_both() {
     let mut training = Training::without_steps().await;
     training.ticks(10, |_| WELL, well).await;
