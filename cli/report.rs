@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 
+use crate::Answer;
 use crate::ask;
 use crate::client::Client;
 use crate::table::Table;

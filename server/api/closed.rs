@@ -13,7 +13,7 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::{ContentBuilder, OpenApi, RefOr, Schema};
 
 use super::jobs;
-use crate::money::report::{Basis, Form, What};
+use crate::money::report::{Form, What};
 
 /// Where the routes of reports begin; behind it is what is reported.
 const REPORTS: &str = "/api/v1/reports/";
