@@ -14,7 +14,7 @@ use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::port::Port;
 use gpufleet_analysis::silent::is_silent;
 use gpufleet_analysis::states::{Edge, Status};
-use gpufleet_telemetry::catalog::{Metric, gpu, node, own};
+use gpufleet_telemetry::catalog::{Metric, gpu, own};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind};
 use gpufleet_telemetry::time::Timestamp;
 
@@ -266,7 +266,7 @@ pub(super) fn gather(
         readers.look(live, refused, now);
         match &mut kept.kind {
             KeptOf::Machine(machine) => {
-                of_node.booted = booted_at(live);
+                of_node.booted = host::booted_at(live);
                 of_node.ports = machine.ports.read(live, now);
                 of_node.host = host::of(live, &of_node.ports, now);
                 let id = watch::owner(&live.key.cluster, &live.key.id);
@@ -390,12 +390,6 @@ fn gpu_used(live: &Live, now: Timestamp) -> Option<f64> {
     let used = fresh(live, &gpu::MEMORY_USED, now)?;
     let all = live.value(gpu::MEMORY_TOTAL.id)?.reading.ok()?;
     (all > 0.0).then(|| used / all)
-}
-
-fn booted_at(live: &Live) -> Option<Timestamp> {
-    let uptime = live.value(node::UPTIME.id)?;
-    let seconds = uptime.reading.ok()?;
-    Some(uptime.at.shifted(-((seconds * 1e9) as i64)))
 }
 
 fn seen_of(

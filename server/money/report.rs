@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use clap::ValueEnum as _;
 use gpufleet_analysis::chargeback::view::By;
 use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY, Seller};
 use gpufleet_analysis::price_book::export::Invoice;
@@ -17,8 +16,10 @@ use super::{Terms, advice, tables};
 use crate::store::{Store, StoreError};
 
 pub mod against;
-
 pub mod bill;
+mod form;
+
+pub use form::{Basis, Form, What};
 
 /// Hours of a day.
 const HOURS: i64 = 24;
@@ -38,40 +39,6 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-
-/// What is reported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum What {
-    /// Who owes what.
-    Chargeback,
-    /// What time was worth: use, cost of a useful hour, waste.
-    Efficiency,
-    /// Whether it adds up: against the nodes' price and an invoice.
-    Reconcile,
-}
-
-/// In which form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Form {
-    /// A page for people.
-    Html,
-    /// One row for each group and state.
-    Csv,
-    /// Everything, for programs.
-    Json,
-    /// FOCUS 1.2 or 1.3, one row for each line.
-    Focus,
-}
-
-/// At which price a GPU counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Basis {
-    /// Its part of its machine's price.
-    #[default]
-    FullyLoaded,
-    /// Its own, without the machine around it.
-    GpuOnly,
-}
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,43 +97,6 @@ pub enum NotAsked {
         "the price of GPUs alone is there for the chargeback as csv, json and html: FOCUS files, invoices and efficiency are of whole machines"
     )]
     NoBasis,
-}
-
-impl What {
-    /// The forms that it is there in: a FOCUS file is of who owes what.
-    pub fn forms(self) -> impl Iterator<Item = Form> {
-        let all = Form::value_variants().iter().copied();
-        all.filter(move |it| self == Self::Chargeback || *it != Form::Focus)
-    }
-
-    /// The prices that it is there at, in a form that is no FOCUS file.
-    pub const fn bases(self) -> &'static [Basis] {
-        match self {
-            Self::Chargeback => &[Basis::FullyLoaded, Basis::GpuOnly],
-            Self::Efficiency | Self::Reconcile => &[Basis::FullyLoaded],
-        }
-    }
-}
-
-impl Form {
-    /// Its media type.
-    pub const fn media_type(self) -> &'static str {
-        match self {
-            Self::Html => "text/html; charset=utf-8",
-            Self::Csv | Self::Focus => "text/csv; charset=utf-8",
-            Self::Json => "application/json",
-        }
-    }
-
-    /// How its files end.
-    pub const fn ending(self) -> &'static str {
-        match self {
-            Self::Html => "html",
-            Self::Csv => "csv",
-            Self::Json => "json",
-            Self::Focus => "focus.csv",
-        }
-    }
 }
 
 impl Asked {

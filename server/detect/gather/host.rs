@@ -41,3 +41,10 @@ pub(super) fn memory_used(live: &Live, now: Timestamp) -> Option<f64> {
     let all = live.value(node::MEMORY_TOTAL.id)?.reading.ok()?;
     (all > 0.0).then(|| 1.0 - left / all)
 }
+
+/// When it came up; none where it does not say how long it has been up.
+pub(super) fn booted_at(live: &Live) -> Option<Timestamp> {
+    let uptime = live.value(node::UPTIME.id)?;
+    let seconds = uptime.reading.ok()?;
+    Some(uptime.at.shifted(-((seconds * 1e9) as i64)))
+}

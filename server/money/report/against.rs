@@ -370,19 +370,19 @@ mod tests {
         not(
             &month,
             &of(theirs + 4..theirs + 9),
-            "October 2026 is recorded in lab from 2026-10-05 on",
+            "October 2026 is recorded from 2026-10-05 on",
         );
         let mut holed = of(theirs..theirs + 9);
         holed.days.remove(5);
         not(
             &month,
             &holed,
-            "nothing is recorded in lab of 1 day of October 2026",
+            "nothing is recorded of 1 day of October 2026",
         );
         not(
             &of(own + 2..own + 10),
             &before,
-            "November 2026 is recorded in lab from 2026-11-03 on",
+            "November 2026 is recorded from 2026-11-03 on",
         );
         // One that is there in the month alone is no dearer for it.
         let mut two = of(own..own + 10);

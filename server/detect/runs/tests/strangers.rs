@@ -49,7 +49,7 @@ async fn proved() -> Training {
 async fn ranks_that_are_not_believed_change_no_price_and_are_not_waited_for() {
     let mut training = proved().await;
     come(&training, "GPU-unknown");
-    training.ticks(5, slow(5), |_| {}).await;
+    training.ticks(8, slow(5), |_| {}).await;
     let told = training.one();
     assert_eq!((told.family, told.place.rank), (Family::Straggler, Some(5)));
     let lost = told.losing.milli_gpus;
