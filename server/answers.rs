@@ -97,6 +97,11 @@ where
         Some(Arc::clone(&kept.answer))
     }
 
+    /// Keeps it no longer: who asks next has it made anew.
+    pub fn forget(&self, asked: &K) {
+        self.0.lock().kept.remove(asked);
+    }
+
     /// As [`Self::get`], where nobody waits for an answer while the last one is younger than `age`, from when its making
     /// began: that is given meanwhile, and also where the next one could not be made.
     ///

@@ -126,6 +126,9 @@ fn row(kind: ResourceKind, place: usize, minute: i64, holder: i64) -> MinuteRow 
 #[tokio::test]
 async fn the_page_of_a_month_with_hours_has_states_teams_and_a_model_server() {
     let server = server().await;
+    // A month without hours does not stand for a moment longer.
+    let (_, page) = server.get("/cost").await;
+    assert!(page.contains("The ledger has no hours of this month yet"));
     fill(&server).await;
     let (_, page) = server.get("/cost").await;
     for words in [
