@@ -420,14 +420,19 @@ impl SlowPort {
     }
 }
 
-/// What a step waits in collectives on the rank that waits least; none where no rank tells its steps.
+/// What a step waits in collectives on the rank that waits least, of those that tell it; none where none does. What a
+/// rank does not tell it has in the time of its own: a 0 of it was not measured.
 fn waits(run: &Run) -> Option<Waits> {
+    if !run.tells_waits() {
+        return None;
+    }
     let of = |rank: &crate::runs::Rank| {
         let (times, steps) = rank.ring.last_steps(STEPS);
-        (steps > 0).then(|| Waits {
+        let waits = (steps > 0).then(|| Waits {
             step_ns: times.wall_ns / steps,
             wait_ns: times.comm_wait_ns / steps,
-        })
+        });
+        waits.filter(|it| it.wait_ns > 0)
     };
     let all = run.living().take(RANKS).filter_map(|(_, it)| of(it));
     all.min_by_key(|it| it.wait_ns)

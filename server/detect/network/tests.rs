@@ -7,7 +7,7 @@ use gpufleet_telemetry::sample::{Missing, Reading as Sample};
 use gpufleet_telemetry::training::attribute;
 
 use super::*;
-use crate::detect::runs::tests::{RUN, Training, WELL, slow};
+use crate::detect::runs::tests::{Does as OfRank, RUN, Training, WELL, slow};
 use crate::detect::tests::{is_gpu, set};
 use crate::fleet::{LiveValue, LiveXid};
 use crate::view::fixture::{self, Does};
@@ -113,6 +113,33 @@ async fn a_slow_link_is_told_as_the_way_between_its_ends_with_what_the_run_loses
     training.says = Some(Box::new(all_are_well));
     training.ticks(34, |_| WELL, |_| {}).await;
     assert_eq!(training.world.open(), [], "it is as fast as its like again");
+}
+
+#[tokio::test]
+async fn what_nobody_tells_of_waits_is_no_loss_of_0() {
+    let untold = |of: fn(u32) -> bool| {
+        move |rank: u32| OfRank {
+            tells_waits: !of(rank),
+            ..WELL
+        }
+    };
+    // As the hooks tell a script that marks no communication.
+    let mut training = training(|rank, live| {
+        one_is_slow(rank, live);
+        set(live, &training::STEP_WALL, 1_000.0);
+        set(live, &training::STEP_COMMUNICATION_WAIT, 0.0);
+    })
+    .await;
+    training.ticks(14, untold(|_| true), |_| {}).await;
+    let told = training.one();
+    assert_eq!((told.family, told.basis), (Family::Link, Basis::NoSteps));
+    // One of the ranks that tell none says nothing of the others.
+    let mut training = self::training(one_is_slow).await;
+    training.ticks(14, untold(|rank| rank == 15), |_| {}).await;
+    let told = training.one();
+    assert_eq!(told.basis, Basis::LongerCollectives);
+    let lost = told.losing.milli_gpus;
+    assert!((2_000..2_400).contains(&lost), "{lost}");
 }
 
 #[tokio::test]
