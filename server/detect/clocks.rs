@@ -7,7 +7,7 @@
 //! or broken it is evidence of that incident and none of its own.
 //!
 //! A job is left alone whose run is judged by steps or collectives. What a group had said of it is neither true nor
-//! over while it rests, or half of its clocks cannot be read.
+//! over while it rests, half of its clocks cannot be read, or more of them are low than can be named.
 //!
 //! Limits: [`FORGET_NS`]; 276 bytes a GPU and 2 KiB a job. A job is judged after 25 ticks at work, and a GPU
 //! named 6 ticks after its clock fell.
@@ -195,14 +195,9 @@ impl Watched {
         }
         let by = &tick.by.straggler;
         let verdict = self.run.judge_by(by);
-        match verdict.silent {
-            None => {}
-            // Several look slow: no single one is why the others wait.
-            Some(Silent::MeshUnknown) => {
-                self.told.clear();
-                return Ok(Vec::new());
-            }
-            Some(why) => return Err(why),
+        // Where several look slow nobody is named, and of who was it is not known whether it is over.
+        if let Some(why) = verdict.silent {
+            return Err(why);
         }
         let around = Around::of(working, together);
         let mut signals = Vec::new();

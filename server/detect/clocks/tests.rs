@@ -140,6 +140,27 @@ async fn clocks_that_differ_by_some_percent_and_many_that_are_low_name_nobody() 
 }
 
 #[tokio::test]
+async fn a_second_slow_gpu_does_not_end_what_was_said_of_the_first() {
+    let mut world = world(GANG).await;
+    world.ticks(2 * NAMED, clock(0.8, None));
+    let told = one(&world);
+    // Two of 16 are more than can be named.
+    world.ticks(2 * NAMED, |live| {
+        clock(0.8, None)(live);
+        if is_gpu(live, "node-1", 1) {
+            set(live, &gpu::SM_CLOCK, 0.8 * USUAL);
+        }
+    });
+    let both = one(&world);
+    assert_eq!(both.id, told.id, "its job is as slow as before");
+    assert!(both.unheard_since.is_some());
+    world.ticks(4 * NAMED, clock(0.8, None));
+    assert_eq!(one(&world).id, told.id);
+    world.ticks(4 * NAMED, clock(1.0, None));
+    assert_eq!(world.open(), []);
+}
+
+#[tokio::test]
 async fn a_hot_gpu_is_the_heats_incident_which_says_what_it_does_to_its_job() {
     let mut world = world(GANG).await;
     let heat = |live: &mut Live| {
