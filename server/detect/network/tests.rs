@@ -4,12 +4,14 @@ use gpufleet_telemetry::catalog::{Metric, gpu, node};
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
 use gpufleet_telemetry::sample::{Missing, Reading as Sample};
-use gpufleet_telemetry::training::attribute;
+use gpufleet_telemetry::time::Clock as _;
+use gpufleet_telemetry::training::{RankId, attribute};
 
 use super::*;
 use crate::detect::runs::tests::{Does as OfRank, RUN, Training, WELL, slow};
 use crate::detect::tests::{is_gpu, set};
 use crate::fleet::{LiveValue, LiveXid};
+use crate::runs::words::sentence;
 use crate::view::fixture::{self, Does};
 
 const USUAL: f64 = 45e9;
@@ -275,6 +277,39 @@ async fn a_run_over_the_hosts_ports_is_told_with_the_setting_and_a_price_until_i
     assert!((3_100..3_500).contains(&lost), "{lost}");
     training.ticks(12, |_| WELL, right).await;
     assert_eq!(training.world.open(), []);
+}
+
+#[tokio::test]
+async fn a_run_that_tells_neither_waits_nor_collectives_is_told_by_its_setting_and_else_says_what_it_lacks()
+ {
+    let lacks = "Whether its traffic takes the wrong network is not known";
+    let id = RankId::parse(&format!("{RUN}/0")).expect("an id");
+    let key = RunKey::of(&"prod".into(), &id);
+    for (setting, is_told) in [("NCCL_IB_DISABLE=1", true), ("NCCL_DEBUG=INFO", false)] {
+        let mut training = training(|_, live| {
+            set(live, &training::STEP_WALL, 1_000.0);
+            set(live, &training::STEP_COMMUNICATION_WAIT, 0.0);
+        })
+        .await;
+        is_set(&training, &format!("{setting}\ntorch=2.9.1\n"));
+        let untold = |_: u32| OfRank {
+            tells_waits: false,
+            ..WELL
+        };
+        let wrong = |live: &mut Live| ports(live, 2.1e9, 0.0, false);
+        training.ticks(14, untold, wrong).await;
+        let open = training.world.open();
+        assert_eq!(open.len(), usize::from(is_told), "{setting}: {open:#?}");
+        if let [told] = &open[..] {
+            assert_eq!((&*told.what, told.basis), (wrong::WHAT, Basis::NoSteps));
+            assert!(told.action.contains(setting), "{}", told.action);
+        }
+        let now = training.world.hand.now();
+        let runs = training.world.app.fleet.runs();
+        let said = runs.look(&key, |run| sentence(run, &open, now, "USD"));
+        let said = said.expect("it is known");
+        assert_eq!(said.contains(lacks), !is_told, "{setting}: {said}");
+    }
 }
 
 #[tokio::test]
