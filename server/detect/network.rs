@@ -322,7 +322,7 @@ impl Watched {
             by: &run.tick.by.port,
             waits,
         };
-        for signal in findings.iter().filter_map(|it| slow::signal(it, &around)) {
+        for signal in findings.iter().map(|it| slow::signal(it, &around)) {
             self.told.push(signal.place.clone());
             let key = (seen.cluster.clone(), seen.name.clone());
             found

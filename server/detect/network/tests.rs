@@ -30,13 +30,22 @@ fn put(live: &mut Live, metric: &Metric, part: &Part, reading: Sample) {
         .sort_by(|one, other| (one.metric, &one.part).cmp(&(other.metric, &other.part)));
 }
 
-/// What a rank measures where the links of its communicator give this; the later half of the ranks waits.
-fn measures(rank: u32, live: &mut Live, bandwidth: f64) {
-    let part = Part::new(PartKind::Collective, format!("{:016x}/AllReduce", rank % 8));
+/// What a rank measures of this communicator.
+fn measures_of(communicator: u32, live: &mut Live, bandwidth: f64) {
+    let part = Part::new(
+        PartKind::Collective,
+        format!("{communicator:016x}/AllReduce"),
+    );
     put(live, &training::COLLECTIVE_CALLS, &part, Ok(1e6));
     put(live, &training::COLLECTIVE_TRAFFIC, &part, Ok(64e12));
+    let bandwidth = Ok(bandwidth);
+    put(live, &training::COLLECTIVE_BUS_BANDWIDTH, &part, bandwidth);
+}
+
+/// What a rank measures where the links of its communicator give this; the later half of the ranks waits.
+fn measures(rank: u32, live: &mut Live, bandwidth: f64) {
     let own = if rank < 8 { bandwidth } else { bandwidth * 0.6 };
-    put(live, &training::COLLECTIVE_BUS_BANDWIDTH, &part, Ok(own));
+    measures_of(rank % 8, live, own);
 }
 
 /// Ranks of which those on GPU 3 have links at half their bandwidth.
@@ -191,16 +200,45 @@ fn a_pair_within_is_slow(rank: u32, live: &mut Live) {
     if (2..8).contains(&rank) {
         return;
     }
-    let part = Part::new(PartKind::Collective, format!("{:016x}/AllReduce", rank / 2));
     let bandwidth = if rank < 2 { 0.5 * USUAL } else { USUAL };
-    put(live, &training::COLLECTIVE_CALLS, &part, Ok(1e6));
-    put(live, &training::COLLECTIVE_TRAFFIC, &part, Ok(64e12));
-    put(
-        live,
-        &training::COLLECTIVE_BUS_BANDWIDTH,
-        &part,
-        Ok(bandwidth),
+    measures_of(rank / 2, live, bandwidth);
+}
+
+/// Ranks on four nodes whose communicators each have one of every node, of which one has half the bandwidth of the others.
+fn one_of_four_is_slow(rank: u32, live: &mut Live) {
+    live.node = format!("node-{}", rank % 4 + 1).into();
+    let bandwidth = if rank < 4 { 0.5 * USUAL } else { USUAL };
+    measures_of(rank / 4, live, bandwidth);
+}
+
+#[tokio::test]
+async fn a_slow_way_among_four_nodes_is_told_of_the_run_that_became_slower_by_it() {
+    let mut training = training(one_of_four_is_slow).await;
+    training.ticks(14, |_| WELL, |_| {}).await;
+    let told = training.one();
+    assert_eq!((told.family, told.cause), (Family::Link, Cause::Network));
+    assert_eq!(
+        told.what,
+        "one of the ways among node-1, node-2, node-3, node-4 is slower than its like"
     );
+    let place = Place {
+        cluster: "prod".to_owned(),
+        run: Some(RUN.to_owned()),
+        ..Place::default()
+    };
+    assert_eq!(told.place, place);
+    assert!(told.losing.milli_gpus > 0, "{:?}", told.losing);
+    let longer = |_: u32| OfRank {
+        wall_ms: 1_200,
+        ..WELL
+    };
+    training.ticks(40, longer, |_| {}).await;
+    let slower = training.one();
+    assert_eq!(slower.id, told.id);
+    let mut of_run = slower.evidence.iter();
+    let of_run = of_run.find(|it| it.what.starts_with("its steps take longer"));
+    let of_run = of_run.expect("that it became slower is explained");
+    assert_eq!((&of_run.place, of_run.cause), (&place, Cause::Network));
 }
 
 #[tokio::test]
