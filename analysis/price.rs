@@ -93,7 +93,7 @@ bases! {
     /// A GPU at a lower clock than like ones.
     LowerClock: Lost = "the part of its clock that it has less than like GPUs",
     /// GPUs that wait for one at a lower clock.
-    LowerPace: Lost = "at most: the part of the clock that it has less, on all GPUs of its job that wait for it; what memory bounds is no slower for it",
+    LowerPace: Lost = "at most: the part of the clock that it has less, on all GPUs of its job that wait for it, shared with others that are as slow; what memory bounds is no slower for it",
     /// A rank that makes the others wait.
     LongerForRank: Lost = "what a step takes longer than it would without it, on all GPUs of the run",
     /// A run whose steps take longer.

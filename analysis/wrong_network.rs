@@ -8,7 +8,9 @@
 //! [`LEAST_PORTS`] and each is as fast as the busy one. A node goes the wrong way when the busy port carries
 //! [`LEAST_BYTES`] a second each way and all fast ports together less than [`SILENT_PART`] of it. A run does
 //! when [`LEAST_NODES`] of its nodes and [`WRONG_PART`] of those that are known do, at [`WRONG_LOOKS`] of the last
-//! [`LOOKS`] looks, and when something shows that its ranks talk between nodes at all.
+//! [`LOOKS`] looks, and when something shows that its ranks talk between nodes at all: a communicator across them, or
+//! waits in collectives. Where neither is told, a setting that keeps NCCL from the fast ports says whose the traffic is;
+//! without one it is nobody's ([`Silent::NotKnownWhose`]).
 //!
 //! Why: the settings of NCCL that the run's fingerprint has, in the order in which they decide. Where none of
 //! them says so, the network's plugin or library was not found in the container, which NCCL writes to its log.
@@ -118,8 +120,10 @@ pub struct Finding {
 pub enum Silent {
     /// It has no two nodes.
     OneNode,
-    /// Nothing shows that its ranks talk between nodes.
+    /// Its ranks hardly wait for one another: it costs nothing which way they talk, if they do.
     NotKnownToTalk,
+    /// Its nodes' traffic goes the wrong way, and nothing shows that it is that of its ranks.
+    NotKnownWhose,
     /// The ports of too few nodes are known.
     PortsUnknown,
     /// Too few looks so far.
@@ -163,7 +167,7 @@ impl Watch {
         if look.nodes.len() < LEAST_NODES {
             return Err(Silent::OneNode);
         }
-        if look.talks != Some(true) {
+        if look.talks == Some(false) {
             return Err(Silent::NotKnownToTalk);
         }
         let ways = look.nodes.iter().map(|(node, ports)| (*node, way(ports)));
@@ -185,7 +189,11 @@ impl Watch {
         let lately = self.wrong & ((1 << LOOKS) - 1);
         let is_so = is_wrong && lately.count_ones() >= WRONG_LOOKS;
         let first = wrong.first().filter(|_| is_so);
-        Ok(first.map(|(node, way)| way.finding(node, wrong.len(), look.settings)))
+        let found = first.map(|(node, way)| way.finding(node, wrong.len(), look.settings));
+        match found {
+            Some(it) if look.talks.is_none() && it.setting.is_none() => Err(Silent::NotKnownWhose),
+            found => Ok(found),
+        }
     }
 }
 

@@ -135,6 +135,8 @@ pub struct Run {
     /// Whether it has had no step for as long as a hang has none, and nothing else is known that would show whether it
     /// is one.
     pub lacks_evidence: bool,
+    /// Whether its nodes' traffic takes the wrong network, and nothing shows that it is its own.
+    pub may_be_astray: bool,
     /// Who told of it first; none of one that the store told of.
     opened_by: Option<AgentId>,
     /// Whether what the store knows of it is in it. Until then the store merges what it is told.

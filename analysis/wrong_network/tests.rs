@@ -101,10 +101,8 @@ fn ports_that_are_down_or_unread_are_no_evidence() {
         Err(Silent::PortsUnknown)
     );
     let wrong = ports(2.2e9, 0.0);
-    for talks in [None, Some(false)] {
-        let said = judged(6, [&wrong, &wrong], talks, &[]);
-        assert_eq!(said, Err(Silent::NotKnownToTalk));
-    }
+    let said = judged(6, [&wrong, &wrong], Some(false), &[]);
+    assert_eq!(said, Err(Silent::NotKnownToTalk));
     let said = judged(5, [&wrong, &wrong], Some(true), &[]);
     assert_eq!(said, Err(Silent::Starting));
     let alone = Look {
@@ -113,6 +111,21 @@ fn ports_that_are_down_or_unread_are_no_evidence() {
         settings: &BTreeMap::new(),
     };
     assert_eq!(Watch::default().observe(&alone), Err(Silent::OneNode));
+}
+
+#[test]
+fn where_nothing_shows_that_ranks_talk_a_setting_says_whose_the_traffic_is() {
+    let (wrong, right) = (ports(2.2e9, 0.0), ports(3e6, 18e9));
+    let is_off = ("NCCL_IB_DISABLE", "1");
+    let said = judged(6, [&wrong, &wrong], None, &[is_off]);
+    let found = said.expect("it is judged").expect("it goes the wrong way");
+    assert_eq!(found.setting.map(|it| it.key), Some("NCCL_IB_DISABLE"));
+    for told in [&[][..], &[("NCCL_DEBUG", "INFO")]] {
+        let said = judged(6, [&wrong, &wrong], None, told);
+        assert_eq!(said, Err(Silent::NotKnownWhose));
+    }
+    let said = judged(6, [&right, &right], None, &[is_off]);
+    assert_eq!(said, Ok(None), "it goes the right way all the same");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! or broken it is evidence of that incident and none of its own.
 //!
 //! A job is left alone whose run is judged by steps or collectives. What a group had said of it is neither true nor
-//! over while it rests, or half of its clocks cannot be read.
+//! over while it rests, half of its clocks cannot be read, or more of them are low than can be named.
 //!
 //! Limits: [`FORGET_NS`]; 276 bytes a GPU and 2 KiB a job. A job is judged after 25 ticks at work, and a GPU
 //! named 6 ticks after its clock fell.
@@ -195,18 +195,12 @@ impl Watched {
         }
         let by = &tick.by.straggler;
         let verdict = self.run.judge_by(by);
-        match verdict.silent {
-            None => {}
-            // Several look slow: no single one is why the others wait.
-            Some(Silent::MeshUnknown) => {
-                self.told.clear();
-                return Ok(Vec::new());
-            }
-            Some(why) => return Err(why),
+        // Where several look slow nobody is named, and of who was it is not known whether it is over.
+        if let Some(why) = verdict.silent {
+            return Err(why);
         }
         let around = Around::of(working, together);
-        let mut signals = Vec::new();
-        let mut told = BTreeMap::new();
+        let mut named = Vec::new();
         for slow in &verdict.stragglers {
             let known = self.told.remove(&slow.rank);
             // One that is merely not cleared yet has a z of 0: it was slow by less, and now perhaps all are.
@@ -217,11 +211,15 @@ impl Watched {
                 continue;
             };
             let new = || (self.at(slow.since_step, now), Looks::default());
-            let (since, mut looks) = known.unwrap_or_else(new);
-            signals.push(around.signal(own, slow, since, &mut looks));
-            told.insert(slow.rank, (since, looks));
+            named.push((*own, slow, known.unwrap_or_else(new)));
         }
-        self.told = told;
+        let parts = shares(&named.iter().map(|it| it.1.ratio).collect::<Vec<_>>());
+        self.told.clear();
+        let mut signals = Vec::new();
+        for ((own, slow, (since, mut looks)), part) in std::iter::zip(named, parts) {
+            signals.push(around.signal(own, (slow, part), since, &mut looks));
+            self.told.insert(slow.rank, (since, looks));
+        }
         Ok(signals)
     }
 
@@ -235,6 +233,23 @@ impl Watched {
 
 fn clocks(working: &[&GpuSnapshot]) -> Vec<f64> {
     working.iter().filter_map(|it| it.clock).collect()
+}
+
+/// Which part of its job's time each of several slow GPUs takes, by how many times slower they are. The job is as slow as
+/// its slowest: what one is slower than the next it bears alone, and what some are slower than all others they bear
+/// in equal parts. So together they bear what the job loses, once.
+fn shares(ratios: &[f64]) -> Vec<f64> {
+    let mut slowest: Vec<usize> = (0..ratios.len()).collect();
+    slowest.sort_by(|one, other| ratios[*other].total_cmp(&ratios[*one]));
+    let ratio = |place: usize| slowest.get(place).map_or(1.0, |it| ratios[*it].max(1.0));
+    let mut parts = vec![0.0; ratios.len()];
+    let mut borne = 0.0;
+    for (place, own) in slowest.iter().enumerate().rev() {
+        let more = ratio(place) - ratio(place + 1);
+        borne += more / (place + 1) as f64 / ratio(0);
+        parts[*own] = borne;
+    }
+    parts
 }
 
 /// A group in which somebody is slow.
@@ -277,7 +292,7 @@ impl<'a> Around<'a> {
     fn signal(
         &self,
         own: &GpuSnapshot,
-        slow: &Straggler,
+        (slow, part): (&Straggler, f64),
         since: Timestamp,
         looks: &mut Looks,
     ) -> Signal {
@@ -311,11 +326,7 @@ impl<'a> Around<'a> {
             // At most: what memory bounds, the clock does not make longer.
             price: Price::of(
                 Basis::LowerPace,
-                Losing::part(
-                    self.working.len() as u64,
-                    1.0 - 1.0 / slow.ratio,
-                    self.price,
-                ),
+                Losing::part(self.working.len() as u64, part, self.price),
             ),
             confidence: Some(slow.confidence),
             booted_at: own.booted_at,

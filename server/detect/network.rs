@@ -22,7 +22,7 @@ use gpufleet_telemetry::catalog::{Unit, node, training};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::detector::Need::Reading as Read;
+use super::detector::Need::{OneOf, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
 use super::gather::{GpuSnapshot, NodeSnapshots};
 use super::runs;
@@ -106,8 +106,11 @@ struct Brief {
     /// Ranks that count.
     members: BTreeSet<u32>,
     blamed: BTreeSet<u32>,
-    /// Part of its steps' time spent in collectives, since its processes began.
+    /// Part of its steps' time spent in collectives, since its processes began, of the rank that waits most; none where
+    /// no rank tells it.
     waits: Option<f64>,
+    /// Whether it was said at the tick before that its traffic may take the wrong way.
+    may_be_astray: bool,
     /// What its fingerprint says of NCCL.
     settings: BTreeMap<String, String>,
 }
@@ -174,6 +177,10 @@ impl Detector for Network {
             Read(&node::NIC_SENT),
             Read(&node::NIC_RECEIVED),
             Read(&node::NIC_UP),
+            OneOf(&[
+                &training::COLLECTIVE_BUS_BANDWIDTH,
+                &training::STEP_COMMUNICATION_WAIT,
+            ]),
         ];
         vec![
             Finds::of("a link slower than its like", Family::Link, link, waits),
@@ -315,7 +322,7 @@ impl Watched {
             by: &run.tick.by.port,
             waits,
         };
-        for signal in findings.iter().filter_map(|it| slow::signal(it, &around)) {
+        for signal in findings.iter().map(|it| slow::signal(it, &around)) {
             self.told.push(signal.place.clone());
             let key = (seen.cluster.clone(), seen.name.clone());
             found
@@ -344,6 +351,10 @@ impl Watched {
             true => self.way.observe_by(&look, &run.tick.by.way),
             false => Err(wrong_network::Silent::NotKnownToTalk),
         };
+        let may_be_astray = judged == Err(wrong_network::Silent::NotKnownWhose);
+        if run.brief.trains && may_be_astray != run.brief.may_be_astray {
+            run.tick.runs().may_be_astray(run.key, may_be_astray);
+        }
         match judged {
             Ok(None) => self.is_wrong = false,
             Ok(Some(finding)) => {
@@ -372,6 +383,8 @@ impl Brief {
         let blamed = blamed.flat_map(|it| &it.verdict.stragglers);
         let nodes: BTreeSet<&Arc<str>> = living().map(|(_, it)| &it.facts.node).collect();
         let nodes = nodes.into_iter().filter(|it| !it.is_empty());
+        let waits = living().filter_map(|(_, it)| it.waits_of());
+        let waits = waits.reduce(f64::max);
         let settings = run.facts.fingerprint.iter();
         let settings = settings.filter(|(key, _)| key.starts_with("NCCL_"));
         Self {
@@ -379,7 +392,8 @@ impl Brief {
             nodes: nodes.cloned().collect(),
             members: living().map(|(number, _)| *number).collect(),
             blamed: blamed.map(|it| it.rank).collect(),
-            waits: living().find_map(|(_, it)| it.waits_of()),
+            waits: waits.filter(|_| run.tells_waits()),
+            may_be_astray: run.may_be_astray,
             settings: settings
                 .map(|(key, it)| (key.clone(), it.clone()))
                 .collect(),
@@ -420,14 +434,19 @@ impl SlowPort {
     }
 }
 
-/// What a step waits in collectives on the rank that waits least; none where no rank tells its steps.
+/// What a step waits in collectives on the rank that waits least, of those that tell it; none where none does. What a
+/// rank does not tell it has in the time of its own: a 0 of it was not measured.
 fn waits(run: &Run) -> Option<Waits> {
+    if !run.tells_waits() {
+        return None;
+    }
     let of = |rank: &crate::runs::Rank| {
         let (times, steps) = rank.ring.last_steps(STEPS);
-        (steps > 0).then(|| Waits {
+        let waits = (steps > 0).then(|| Waits {
             step_ns: times.wall_ns / steps,
             wait_ns: times.comm_wait_ns / steps,
-        })
+        });
+        waits.filter(|it| it.wait_ns > 0)
     };
     let all = run.living().take(RANKS).filter_map(|(_, it)| of(it));
     all.min_by_key(|it| it.wait_ns)

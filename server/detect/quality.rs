@@ -18,13 +18,14 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use gpufleet_analysis::incident::Family;
+use gpufleet_analysis::price::Basis;
 use gpufleet_telemetry::catalog::node;
 use gpufleet_telemetry::identity::ResourceKind;
 
 use super::Detectors;
 use crate::fleet::{Live, LiveValue};
 use crate::runs::watch::FIRST_STEPS;
-use world::{Happens, Made, NOTHING, Now, Server};
+use world::{Happens, Made, NOTHING, Now, Said, Server};
 
 /// Worlds of a fault, and of one that takes long to make.
 const SEEDS: u32 = 3;
@@ -34,8 +35,8 @@ const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md");
 /// Where the part begins; it is the page's last.
 const PART: &str = "## Found by the server";
 
-/// A made world with this seed, looked at by such a server; after how long the fault is told.
-type Told = dyn Fn(u64, Server) -> Option<i64>;
+/// A made world with this seed, looked at by such a server; how the fault is told.
+type Told = dyn Fn(u64, Server) -> Option<Said>;
 
 /// A fault of one size.
 struct Fault {
@@ -45,6 +46,8 @@ struct Fault {
     of: u32,
     /// Fewest that have to be found; 0 where it is not to be found.
     least: u32,
+    /// What a figure above 0 is reckoned by that it has to have, where it has to have one.
+    priced: Option<Basis>,
     told: Box<Told>,
 }
 
@@ -56,6 +59,9 @@ struct Row {
     of: u32,
     least: u32,
     delays: Vec<i64>,
+    /// How often it was told before it was there, and without the price that it has to have.
+    early: usize,
+    unpriced: usize,
 }
 
 impl Fault {
@@ -63,13 +69,14 @@ impl Fault {
         finding: &'static str,
         fault: &str,
         least: u32,
-        told: impl Fn(u64, Server) -> Option<i64> + 'static,
+        told: impl Fn(u64, Server) -> Option<Said> + 'static,
     ) -> Self {
         Self {
             finding,
             fault: fault.to_owned(),
             of: SEEDS,
             least,
+            priced: None,
             told: Box::new(told),
         }
     }
@@ -79,7 +86,7 @@ impl Fault {
         finding: &'static str,
         fault: &str,
         least: u32,
-        told: impl Fn(u64, Server) -> Option<i64> + 'static,
+        told: impl Fn(u64, Server) -> Option<Said> + 'static,
     ) -> Self {
         Self {
             of: FEW,
@@ -95,17 +102,37 @@ impl Fault {
         }
     }
 
+    /// What it costs has to be told, by this.
+    fn priced(self, basis: Basis) -> Self {
+        Self {
+            priced: Some(basis),
+            ..self
+        }
+    }
+
     fn row(&self) -> Row {
         let whole = Server::default();
         let told = (0..self.of).filter_map(|seed| (self.told)(seed.into(), whole));
-        let mut delays: Vec<i64> = told.collect();
+        self.row_of(&told.collect::<Vec<_>>())
+    }
+
+    /// How often it was found, of what was said of it.
+    fn row_of(&self, said: &[Said]) -> Row {
+        let (told, early): (Vec<&Said>, Vec<&Said>) = said.iter().partition(|it| it.is_of_fault());
+        let mut delays: Vec<i64> = told.iter().map(|it| it.after_s).collect();
         delays.sort_unstable();
+        let is_unpriced = |it: &&&Said| {
+            self.priced
+                .is_some_and(|basis| it.basis != basis || it.milli_gpus == 0)
+        };
         Row {
             finding: self.finding,
             fault: self.fault.clone(),
             of: self.of,
             least: self.least,
             delays,
+            early: early.len(),
+            unpriced: told.iter().filter(is_unpriced).count(),
         }
     }
 }
@@ -124,7 +151,8 @@ fn faults() -> Vec<Fault> {
     all
 }
 
-/// What is wrong with the rows: below their least or beyond what they promise, or of a finding that has none.
+/// What is wrong with the rows: below their least or beyond what they promise, told too early or without a price, or of a
+/// finding that has none.
 fn wrong(rows: &[Row]) -> Vec<String> {
     let is_wrong = |it: &&Row| match it.least {
         0 => it.found() > 0,
@@ -136,6 +164,12 @@ fn wrong(rows: &[Row]) -> Vec<String> {
         let (finding, fault) = (it.finding, &it.fault);
         format!("{finding}, {fault}: {found} of {of}, and {least} are promised")
     });
+    let told_wrong = rows.iter().filter(|it| it.early + it.unpriced > 0);
+    let told_wrong = told_wrong.map(|it| {
+        let (finding, fault) = (it.finding, &it.fault);
+        let (early, unpriced) = (it.early, it.unpriced);
+        format!("{finding}, {fault}: told before it was there {early} times, without its price {unpriced} times")
+    });
     let finds = Detectors::default().finds();
     let finds: BTreeSet<&str> = finds.iter().map(|it| it.name).collect();
     let promised = rows.iter().filter(|it| it.least > 0);
@@ -143,7 +177,7 @@ fn wrong(rows: &[Row]) -> Vec<String> {
     let missing = finds.symmetric_difference(&promised);
     let missing =
         missing.map(|it| format!("{it}: a finding without a row, or a row without a finding"));
-    wrong.chain(missing).collect()
+    wrong.chain(told_wrong).chain(missing).collect()
 }
 
 /// Signals of worlds that are well, each counted while it lasts as one, and how many steps and GPU-hours there were.
@@ -262,17 +296,56 @@ fn every_detector_that_is_disabled_fails_the_rows_of_all_it_finds() {
             let fault = promised.find(|it| it.finding == found.name);
             let fault = fault.unwrap_or_else(|| panic!("{} has no row", found.name));
             let row = Row {
-                finding: fault.finding,
-                fault: fault.fault.clone(),
                 of: 1,
                 least: 1,
-                delays: (fault.told)(0, without).into_iter().collect(),
+                ..fault.row_of(&(fault.told)(0, without).into_iter().collect::<Vec<_>>())
             };
             let says = format!("{}, {}: 0 of 1", row.finding, row.fault);
             let wrong = wrong(&[row]);
             assert!(wrong.iter().any(|it| it.starts_with(&says)), "{says}");
         }
     }
+}
+
+#[test]
+fn what_is_told_too_early_or_without_its_price_fails_its_row_however_often_it_is_found() {
+    let fault = Fault::of("a run that stands still", "made", 1, |_, _| None);
+    let fault = fault.priced(Basis::RunStands);
+    let well = Said {
+        after_s: 30,
+        basis: Basis::RunStands,
+        milli_gpus: 16_000,
+    };
+    let fails = |said: Said| {
+        let wrong = wrong(&[fault.row_of(&[well, said])]);
+        let says = "a run that stands still, made: ";
+        wrong.iter().any(|it| it.starts_with(says))
+    };
+    assert!(!fails(well));
+    let (after_s, milli_gpus, basis) = (0, 0, Basis::NoSteps);
+    assert!(fails(Said { after_s, ..well }), "in the tick before");
+    assert!(fails(Said { milli_gpus, ..well }), "a loss of 0");
+    assert!(fails(Said { basis, ..well }));
+}
+
+/// A script that marks no communication tells waits of 0, as most do. Nothing is wrong with it, and what is has no figure.
+#[test]
+fn a_run_that_tells_no_waits_is_well_or_has_a_slow_link_without_a_figure() {
+    let mut made = Made::new(200, (2, 8), Server::default());
+    let happens = Happens {
+        reads: &runs::reads_well,
+        ranks: Some(&runs::marks_nothing),
+        says: Some(&runs::says_no_waits),
+        ..NOTHING
+    };
+    // Up to where it would begin to save.
+    for _ in 0..40 {
+        let said = made.tick(happens).into_iter();
+        let said: Vec<String> = said.map(|it| it.what).collect();
+        assert_eq!(said, [""; 0], "nothing is wrong");
+    }
+    let said = runs::slow_link_without_waits(0).expect("it is found all the same");
+    assert_eq!((said.basis, said.milli_gpus), (Basis::NoSteps, 0));
 }
 
 /// What is known of before in each way that there is: at least one finding of each family.
@@ -318,7 +391,8 @@ fn what_is_wrong_goes_on_over_a_restart_of_the_server_whatever_it_is() {
     let is_looked_at = |it: &&Fault| it.least > 0 && RESTARTED.contains(&it.finding);
     for fault in faults.iter().filter(is_looked_at) {
         let (finding, what) = (fault.finding, &fault.fault);
-        assert!((fault.told)(0, restarted).is_some(), "{finding}, {what}");
+        let said = (fault.told)(0, restarted);
+        assert!(said.is_some_and(|it| it.is_of_fault()), "{finding}, {what}");
     }
     let finds = Detectors::default().finds();
     for family in Family::ALL {

@@ -258,7 +258,8 @@ impl Watched {
         if by_collectives.is_some() {
             found.by_collectives.insert(key.clone());
         }
-        let mut known = Known::of(&brief, by_collectives.is_some());
+        let names = |it: &Judged| it.verdict.silent.is_none();
+        let mut known = Known::of(&brief, by_collectives.as_ref().is_some_and(names));
         let pace = slow::together(brief.judged.as_ref().filter(|_| known.pace), by_collectives);
         let step_ns = brief.judged.as_ref().map(|it| it.step_ns);
         let at = (tick.now, step_ns.filter(|it| *it > 0));

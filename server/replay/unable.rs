@@ -183,7 +183,7 @@ impl Times {
 mod tests {
     use std::sync::Arc;
 
-    use gpufleet_telemetry::catalog::{gpu, training};
+    use gpufleet_telemetry::catalog::{gpu, node, training};
     use gpufleet_telemetry::identity::{Resource, ResourceKind};
     use gpufleet_telemetry::otlp::DecodedPoint;
 
@@ -278,6 +278,26 @@ mod tests {
         for metric in each {
             assert!(stands(Some(metric)), "{}", metric.name);
         }
+    }
+
+    #[test]
+    fn a_wrong_network_needs_something_that_shows_whether_ranks_talk() {
+        let mut data = Data::new(Source::Recording);
+        let wrong_network = "a run on the wrong network";
+        let note = |data: &mut Data, metric: &'static Metric| {
+            for second in [0, 60, 120] {
+                let since = Timestamp::default();
+                let value = PointValue::Counter { value: 1.0, since };
+                data.note(&told(metric, second, value));
+            }
+        };
+        for metric in [&node::NIC_SENT, &node::NIC_RECEIVED, &node::NIC_UP] {
+            note(&mut data, metric);
+        }
+        let lacks = why(&data, wrong_network);
+        assert!(lacks.is_some_and(|it| it.starts_with("nobody read gpufleet_training_")));
+        note(&mut data, &training::STEP_COMMUNICATION_WAIT);
+        assert_eq!(why(&data, wrong_network), None);
     }
 
     #[test]

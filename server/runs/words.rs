@@ -100,10 +100,11 @@ fn running(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> Said
     let judged = run.who_waits().unwrap_or(judged);
     let slow = slow(run, open, judged, currency);
     // What is wrong comes first. Who makes the others wait is why it is slower.
-    match judged.verdict.stragglers.is_empty() {
+    let said = match judged.verdict.stragglers.is_empty() {
         true => slower.and(runs).and(" ").and(slow).and(gone),
         false => slow.and(format!(" {runs}{gone}")),
-    }
+    };
+    said.and(astray(run))
 }
 
 /// That a run is slower than it was, since when, why, and what that costs.
@@ -160,6 +161,15 @@ fn heard(run: &Run, now: Timestamp) -> String {
 fn unclear(run: &Run) -> Said {
     const WHY: &str = "Whether it hangs is not known: neither its collectives nor what its GPUs' tensor cores do is told.";
     match run.lacks_evidence {
+        true => Said::from(" ").and(Said::open("collectives", WHY)),
+        false => Said::default(),
+    }
+}
+
+/// That it cannot be told whether its traffic takes the wrong network, and for want of what.
+fn astray(run: &Run) -> Said {
+    const WHY: &str = "Whether its traffic takes the wrong network is not known: its nodes send over their hosts' ports while faster ones are silent, and neither waits for other ranks nor collectives between nodes are told.";
+    match run.may_be_astray {
         true => Said::from(" ").and(Said::open("collectives", WHY)),
         false => Said::default(),
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpufleet_analysis::cause::Cause;
 use gpufleet_analysis::incident::{Incident, State};
 use gpufleet_telemetry::catalog::{Metric, training};
-use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::Clock as _;
 
@@ -13,6 +13,7 @@ use super::*;
 use crate::detect::runs::tests::{Training, WELL};
 use crate::detect::tests::{World, is_gpu, set};
 use crate::fleet::Live;
+use crate::view::fixture::{self, Does};
 
 const GANG: &str = "jobset:research/train-7b";
 const USUAL: f64 = 1.98e9;
@@ -136,6 +137,57 @@ async fn clocks_that_differ_by_some_percent_and_many_that_are_low_name_nobody() 
             set(live, &gpu::SM_CLOCK, 0.8 * USUAL);
         }
     });
+    assert_eq!(world.open(), []);
+}
+
+#[tokio::test]
+async fn two_slow_gpus_bear_together_what_their_job_loses_and_no_more() {
+    let mut world = World::new().await;
+    for node in ["node-3", "node-4"] {
+        world.lives.push(fixture::without_readers("prod", node));
+        let gpus = (0..8).map(|it| fixture::gpu("prod", node, it, Does::Work, Origin::Live));
+        world.lives.extend(gpus);
+    }
+    held_by(&mut world, GANG);
+    world.ticks(LEARNT, |_| {});
+    world.ticks(2 * NAMED, |live| {
+        clock(0.8, None)(live);
+        if is_gpu(live, "node-3", 1) {
+            set(live, &gpu::SM_CLOCK, 0.75 * USUAL);
+        }
+    });
+    let open = world.open();
+    let mut lost: Vec<u64> = open.iter().map(|it| it.losing.milli_gpus).collect();
+    lost.sort_unstable();
+    let [less, more] = lost[..] else {
+        panic!("both are slow: {open:#?}");
+    };
+    // A quarter of 32 GPUs. With the slower mended alone the other would hold them up by a fifth.
+    assert!((less + more).abs_diff(8_000) < 20, "{lost:?}");
+    assert!((more - less).abs_diff(2_000) < 20, "{lost:?}");
+    let equal = shares(&[1.0 / 0.77, 1.0 / 0.77]);
+    let is_half = |it: &f64| (it - 0.115).abs() < 1e-9;
+    assert!(equal.iter().all(is_half), "{equal:?}");
+}
+
+#[tokio::test]
+async fn a_second_slow_gpu_does_not_end_what_was_said_of_the_first() {
+    let mut world = world(GANG).await;
+    world.ticks(2 * NAMED, clock(0.8, None));
+    let told = one(&world);
+    // Two of 16 are more than can be named.
+    world.ticks(2 * NAMED, |live| {
+        clock(0.8, None)(live);
+        if is_gpu(live, "node-1", 1) {
+            set(live, &gpu::SM_CLOCK, 0.8 * USUAL);
+        }
+    });
+    let both = one(&world);
+    assert_eq!(both.id, told.id, "its job is as slow as before");
+    assert!(both.unheard_since.is_some());
+    world.ticks(4 * NAMED, clock(0.8, None));
+    assert_eq!(one(&world).id, told.id);
+    world.ticks(4 * NAMED, clock(1.0, None));
     assert_eq!(world.open(), []);
 }
 

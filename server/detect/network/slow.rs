@@ -35,8 +35,8 @@ struct LinkEvidence {
     readings: Vec<Reading>,
 }
 
-/// The signal of a finding; none where it is among more than two nodes and no port of theirs shows anything.
-pub(super) fn signal(finding: &Finding, around: &LinkContext<'_>) -> Option<Signal> {
+/// The signal of a finding. Where it is among more than two nodes and no port of theirs shows anything it is the run's.
+pub(super) fn signal(finding: &Finding, around: &LinkContext<'_>) -> Signal {
     let ends = ends(&finding.suspect);
     let told = match finding.is_across {
         true => of_ports(&ends, around),
@@ -64,19 +64,22 @@ pub(super) fn signal(finding: &Finding, around: &LinkContext<'_>) -> Option<Sign
         (None, Suspect::Node(node)) => (Place::node(cluster, node), of_one(finding.is_across)),
         (None, Suspect::Pair(one, other)) => {
             let place = Place {
-                run: Some(around.run.name.clone()),
-                ..Place::node(cluster, one)
+                node: Some(one.to_string()),
+                ..of_run(around)
             };
             (
                 place,
                 format!("the way between {one} and {other} is slower than its like"),
             )
         }
-        (None, Suspect::Among(_)) => return None,
+        (None, Suspect::Among(nodes)) => match &nodes[..] {
+            [node] => (Place::node(cluster, node), of_one(finding.is_across)),
+            nodes => (of_run(around), among(nodes)),
+        },
     };
     let mut readings = vec![bandwidth, like];
     readings.extend(told.readings);
-    Some(Signal {
+    Signal {
         family: Family::Link,
         place,
         severity: Severity::Warning,
@@ -91,7 +94,24 @@ pub(super) fn signal(finding: &Finding, around: &LinkContext<'_>) -> Option<Sign
         price: Price::measured(losing, Basis::LongerCollectives, Basis::NoSteps),
         confidence: None,
         booted_at: None,
-    })
+    }
+}
+
+fn of_run(around: &LinkContext<'_>) -> Place {
+    Place {
+        cluster: around.cluster.to_string(),
+        run: Some(around.run.name.clone()),
+        ..Place::default()
+    }
+}
+
+/// What is said of several nodes, of which a few are named.
+fn among(nodes: &[Arc<str>]) -> String {
+    let named = match nodes.len() <= MAX_ENDS {
+        true => nodes.join(", "),
+        false => format!("{} nodes", nodes.len()),
+    };
+    format!("one of the ways among {named} is slower than its like")
 }
 
 fn of_one(is_across: bool) -> String {
@@ -106,6 +126,9 @@ const fn action(finding: &Finding) -> &'static str {
     match (finding.is_across, &finding.suspect) {
         (true, Suspect::Pair(..)) => {
             "Look at the ports of both nodes, their cables and the switches between them; measure the pair with nccl-tests or ib_write_bw."
+        }
+        (true, Suspect::Among(_)) => {
+            "Look at the ports of these nodes, their cables and the switches between them; measure them pair by pair with nccl-tests or ib_write_bw."
         }
         (true, _) => {
             "Look at the port, its cable, its optic and the switch's port; have the scheduler avoid the node meanwhile."

@@ -4,12 +4,14 @@ use gpufleet_telemetry::catalog::{Metric, gpu, node};
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
 use gpufleet_telemetry::sample::{Missing, Reading as Sample};
-use gpufleet_telemetry::training::attribute;
+use gpufleet_telemetry::time::Clock as _;
+use gpufleet_telemetry::training::{RankId, attribute};
 
 use super::*;
-use crate::detect::runs::tests::{RUN, Training, WELL, slow};
+use crate::detect::runs::tests::{Does as OfRank, RUN, Training, WELL, slow};
 use crate::detect::tests::{is_gpu, set};
 use crate::fleet::{LiveValue, LiveXid};
+use crate::runs::words::sentence;
 use crate::view::fixture::{self, Does};
 
 const USUAL: f64 = 45e9;
@@ -28,13 +30,22 @@ fn put(live: &mut Live, metric: &Metric, part: &Part, reading: Sample) {
         .sort_by(|one, other| (one.metric, &one.part).cmp(&(other.metric, &other.part)));
 }
 
-/// What a rank measures where the links of its communicator give this; the later half of the ranks waits.
-fn measures(rank: u32, live: &mut Live, bandwidth: f64) {
-    let part = Part::new(PartKind::Collective, format!("{:016x}/AllReduce", rank % 8));
+/// What a rank measures of this communicator.
+fn measures_of(communicator: u32, live: &mut Live, bandwidth: f64) {
+    let part = Part::new(
+        PartKind::Collective,
+        format!("{communicator:016x}/AllReduce"),
+    );
     put(live, &training::COLLECTIVE_CALLS, &part, Ok(1e6));
     put(live, &training::COLLECTIVE_TRAFFIC, &part, Ok(64e12));
+    let bandwidth = Ok(bandwidth);
+    put(live, &training::COLLECTIVE_BUS_BANDWIDTH, &part, bandwidth);
+}
+
+/// What a rank measures where the links of its communicator give this; the later half of the ranks waits.
+fn measures(rank: u32, live: &mut Live, bandwidth: f64) {
     let own = if rank < 8 { bandwidth } else { bandwidth * 0.6 };
-    put(live, &training::COLLECTIVE_BUS_BANDWIDTH, &part, Ok(own));
+    measures_of(rank % 8, live, own);
 }
 
 /// Ranks of which those on GPU 3 have links at half their bandwidth.
@@ -116,6 +127,33 @@ async fn a_slow_link_is_told_as_the_way_between_its_ends_with_what_the_run_loses
 }
 
 #[tokio::test]
+async fn what_nobody_tells_of_waits_is_no_loss_of_0() {
+    let untold = |of: fn(u32) -> bool| {
+        move |rank: u32| OfRank {
+            tells_waits: !of(rank),
+            ..WELL
+        }
+    };
+    // As the hooks tell a script that marks no communication.
+    let mut training = training(|rank, live| {
+        one_is_slow(rank, live);
+        set(live, &training::STEP_WALL, 1_000.0);
+        set(live, &training::STEP_COMMUNICATION_WAIT, 0.0);
+    })
+    .await;
+    training.ticks(14, untold(|_| true), |_| {}).await;
+    let told = training.one();
+    assert_eq!((told.family, told.basis), (Family::Link, Basis::NoSteps));
+    // One of the ranks that tell none says nothing of the others.
+    let mut training = self::training(one_is_slow).await;
+    training.ticks(14, untold(|rank| rank == 15), |_| {}).await;
+    let told = training.one();
+    assert_eq!(told.basis, Basis::LongerCollectives);
+    let lost = told.losing.milli_gpus;
+    assert!((2_000..2_400).contains(&lost), "{lost}");
+}
+
+#[tokio::test]
 async fn of_two_ends_the_one_is_named_whose_port_came_up_slower() {
     let mut training = training(one_is_slow).await;
     training
@@ -162,16 +200,45 @@ fn a_pair_within_is_slow(rank: u32, live: &mut Live) {
     if (2..8).contains(&rank) {
         return;
     }
-    let part = Part::new(PartKind::Collective, format!("{:016x}/AllReduce", rank / 2));
     let bandwidth = if rank < 2 { 0.5 * USUAL } else { USUAL };
-    put(live, &training::COLLECTIVE_CALLS, &part, Ok(1e6));
-    put(live, &training::COLLECTIVE_TRAFFIC, &part, Ok(64e12));
-    put(
-        live,
-        &training::COLLECTIVE_BUS_BANDWIDTH,
-        &part,
-        Ok(bandwidth),
+    measures_of(rank / 2, live, bandwidth);
+}
+
+/// Ranks on four nodes whose communicators each have one of every node, of which one has half the bandwidth of the others.
+fn one_of_four_is_slow(rank: u32, live: &mut Live) {
+    live.node = format!("node-{}", rank % 4 + 1).into();
+    let bandwidth = if rank < 4 { 0.5 * USUAL } else { USUAL };
+    measures_of(rank / 4, live, bandwidth);
+}
+
+#[tokio::test]
+async fn a_slow_way_among_four_nodes_is_told_of_the_run_that_became_slower_by_it() {
+    let mut training = training(one_of_four_is_slow).await;
+    training.ticks(14, |_| WELL, |_| {}).await;
+    let told = training.one();
+    assert_eq!((told.family, told.cause), (Family::Link, Cause::Network));
+    assert_eq!(
+        told.what,
+        "one of the ways among node-1, node-2, node-3, node-4 is slower than its like"
     );
+    let place = Place {
+        cluster: "prod".to_owned(),
+        run: Some(RUN.to_owned()),
+        ..Place::default()
+    };
+    assert_eq!(told.place, place);
+    assert!(told.losing.milli_gpus > 0, "{:?}", told.losing);
+    let longer = |_: u32| OfRank {
+        wall_ms: 1_200,
+        ..WELL
+    };
+    training.ticks(40, longer, |_| {}).await;
+    let slower = training.one();
+    assert_eq!(slower.id, told.id);
+    let mut of_run = slower.evidence.iter();
+    let of_run = of_run.find(|it| it.what.starts_with("its steps take longer"));
+    let of_run = of_run.expect("that it became slower is explained");
+    assert_eq!((&of_run.place, of_run.cause), (&place, Cause::Network));
 }
 
 #[tokio::test]
@@ -248,6 +315,39 @@ async fn a_run_over_the_hosts_ports_is_told_with_the_setting_and_a_price_until_i
     assert!((3_100..3_500).contains(&lost), "{lost}");
     training.ticks(12, |_| WELL, right).await;
     assert_eq!(training.world.open(), []);
+}
+
+#[tokio::test]
+async fn a_run_that_tells_neither_waits_nor_collectives_is_told_by_its_setting_and_else_says_what_it_lacks()
+ {
+    let lacks = "Whether its traffic takes the wrong network is not known";
+    let id = RankId::parse(&format!("{RUN}/0")).expect("an id");
+    let key = RunKey::of(&"prod".into(), &id);
+    for (setting, is_told) in [("NCCL_IB_DISABLE=1", true), ("NCCL_DEBUG=INFO", false)] {
+        let mut training = training(|_, live| {
+            set(live, &training::STEP_WALL, 1_000.0);
+            set(live, &training::STEP_COMMUNICATION_WAIT, 0.0);
+        })
+        .await;
+        is_set(&training, &format!("{setting}\ntorch=2.9.1\n"));
+        let untold = |_: u32| OfRank {
+            tells_waits: false,
+            ..WELL
+        };
+        let wrong = |live: &mut Live| ports(live, 2.1e9, 0.0, false);
+        training.ticks(14, untold, wrong).await;
+        let open = training.world.open();
+        assert_eq!(open.len(), usize::from(is_told), "{setting}: {open:#?}");
+        if let [told] = &open[..] {
+            assert_eq!((&*told.what, told.basis), (wrong::WHAT, Basis::NoSteps));
+            assert!(told.action.contains(setting), "{}", told.action);
+        }
+        let now = training.world.hand.now();
+        let runs = training.world.app.fleet.runs();
+        let said = runs.look(&key, |run| sentence(run, &open, now, "USD"));
+        let said = said.expect("it is known");
+        assert_eq!(said.contains(lacks), !is_told, "{setting}: {said}");
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use gpufleet_analysis::incident::Place;
 use gpufleet_analysis::inventory::{Node, Ready};
 use gpufleet_analysis::ledger::Reason;
 use gpufleet_analysis::offender::{Fault as Broke, Level, Machine};
+use gpufleet_analysis::price::Basis;
 use gpufleet_analysis::states::{Edge, HealthEvent};
 use gpufleet_telemetry::catalog::{Metric, gpu, node, own};
 use gpufleet_telemetry::event::Severity;
@@ -627,7 +628,7 @@ pub(super) fn faults() -> Vec<Fault> {
             0,
         ),
         clock(0.04, 0),
-        clock(0.2, SEEDS),
+        clock(0.2, SEEDS).priced(Basis::LowerPace),
         offender(
             Again::Card,
             "a card with 2 faults in a month",

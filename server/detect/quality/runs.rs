@@ -1,11 +1,12 @@
 //! Faults of training runs of 16 ranks on two nodes, and of the network under them.
 
+use gpufleet_analysis::price::Basis;
 use gpufleet_telemetry::catalog::{Metric, gpu, node, training};
 use gpufleet_telemetry::identity::{Part, PartKind, ResourceKind};
 use gpufleet_telemetry::training::{CollectivesFrom, RankId};
 
 use super::numbers::{self, USUALLY, learns};
-use super::world::{At, Happens, Made, NOTHING, Now};
+use super::world::{At, Happens, Made, NOTHING, Now, Said, Server};
 use super::{FEW, Fault, SEEDS};
 use crate::detect::runs::tests::{Does, RUN, WELL};
 use crate::fleet::{Live, LiveValue};
@@ -212,6 +213,23 @@ fn slow_link(left: f64, least: u32) -> Fault {
     })
 }
 
+/// The link of one communicator gives half, in a run whose script marks no communication.
+pub(super) fn slow_link_without_waits(seed: u64) -> Option<Said> {
+    let mut made = Made::new(seed, NODES, Server::default());
+    let rail = made.rank % 8;
+    let says = |rank: u32, live: &mut Live, now: &Now| {
+        let is_slow = now.seconds >= 0 && rank % 8 == rail;
+        measures(now, rank, live, if is_slow { USUAL / 2.0 } else { USUAL });
+        no_waits(live, now);
+    };
+    let happens = Happens {
+        ranks: Some(&marks_nothing),
+        says: Some(&says),
+        ..NOTHING
+    };
+    made.told(("the way between node-1 and node-2", At::Any), 300, happens)
+}
+
 /// What a machine's ports carry each way, and the speed of its fourth RDMA port.
 fn ports(now: &Now, live: &mut Live, (host, rdma): (f64, f64), speed: f64) {
     let of = |metric: &'static Metric, name: String, value: f64, live: &mut Live| {
@@ -296,29 +314,31 @@ pub(super) fn faults() -> Vec<Fault> {
         straggler(0.08, SEEDS),
         straggler(0.3, SEEDS),
         slower(0.005, 0),
-        slower(0.05, SEEDS),
-        slower_than_before(),
+        slower(0.05, SEEDS).priced(Basis::LongerThanBefore),
+        slower_than_before().priced(Basis::LongerThanRuns),
         stands(
             "a run that stands still",
             "one rank of 16 does not come to a collective",
             true,
-        ),
+        )
+        .priced(Basis::RunStands),
         stands(
             "a run that stands still and leaves its GPUs idle",
             "no steps, and no GPU computes",
             false,
-        ),
+        )
+        .priced(Basis::RunStands),
         by_collectives(1.0, 0),
         by_collectives(20.0, FEW),
     ];
     all.extend(numbers::faults());
     all.extend([
         slow_link(0.85, 0),
-        slow_link(0.5, FEW),
+        slow_link(0.5, FEW).priced(Basis::LongerCollectives),
         slow_port(0.95, 0),
         slow_port(0.5, FEW),
         wrong_network(0.02e9, 0),
-        wrong_network(2e9, FEW),
+        wrong_network(2e9, FEW).priced(Basis::LongerCollectives),
     ]);
     all
 }
@@ -327,6 +347,26 @@ pub(super) fn faults() -> Vec<Fault> {
 pub(super) fn says_well(rank: u32, live: &mut Live, now: &Now) {
     measures(now, rank, live, USUAL);
     learns(live, now, 1, &|_| USUALLY);
+}
+
+/// What a rank does whose script marks no communication.
+pub(super) fn marks_nothing(_: u32, _: &Now) -> Does {
+    Does {
+        tells_waits: false,
+        ..WELL
+    }
+}
+
+/// What the hooks tell of its waits.
+fn no_waits(live: &mut Live, now: &Now) {
+    now.put(live, &training::STEP_WALL, 1_000.0);
+    now.put(live, &training::STEP_COMMUNICATION_WAIT, 0.0);
+}
+
+/// What such a run tells that is well.
+pub(super) fn says_no_waits(rank: u32, live: &mut Live, now: &Now) {
+    measures(now, rank, live, USUAL);
+    no_waits(live, now);
 }
 
 /// What its machines read. While it saves its GPUs seem to work, all but that of the first rank.

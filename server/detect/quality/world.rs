@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::incident::{Book, Incident, Place, Signal};
+use gpufleet_analysis::price::Basis;
 use gpufleet_analysis::states::Recent;
 use gpufleet_telemetry::catalog::{Cadence, Metric, by_id, gpu, node};
 use gpufleet_telemetry::identity::{Origin, Part, ResourceKind};
@@ -165,6 +166,24 @@ pub(super) enum At {
     Rank,
     /// Any: it names nobody.
     Any,
+}
+
+/// How a fault is told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Said {
+    /// After how many seconds; of what is told before it is there none or less.
+    pub(super) after_s: i64,
+    /// What its price is reckoned by, or why it has none.
+    pub(super) basis: Basis,
+    /// Thousandths of GPUs that it costs.
+    pub(super) milli_gpus: u64,
+}
+
+impl Said {
+    /// Whether there was a fault to tell.
+    pub(super) const fn is_of_fault(&self) -> bool {
+        self.after_s > 0
+    }
 }
 
 /// A made world.
@@ -436,20 +455,25 @@ impl Made {
         }
     }
 
-    /// After how many seconds this is told of that place, within so many; none where it is not, or was before.
+    /// How this is told of that place first, within so many seconds; none where it is not.
     pub(super) fn told(
         &mut self,
         (says, at): (&str, At),
         within_s: i64,
         happens: Happens<'_>,
-    ) -> Option<i64> {
+    ) -> Option<Said> {
         loop {
             let said = self.tick(happens);
             let seconds = self.now.seconds;
-            let is_it = |it: &Signal| it.what.starts_with(says) && self.is_at(&it.place, at);
-            if said.iter().any(is_it) {
-                let told = (seconds >= 0).then_some(seconds + self.now.tick_s);
-                return told.filter(|_| !self.restarts || self.goes_on(says, happens));
+            let is_it = |it: &&Signal| it.what.starts_with(says) && self.is_at(&it.place, at);
+            if let Some(signal) = said.iter().find(is_it) {
+                let told = Said {
+                    after_s: seconds + self.now.tick_s,
+                    basis: signal.price.basis,
+                    milli_gpus: signal.price.losing.milli_gpus,
+                };
+                let goes_on = !self.restarts || self.goes_on(says, happens);
+                return goes_on.then_some(told);
             }
             if seconds >= within_s {
                 return None;

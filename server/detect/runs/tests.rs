@@ -43,6 +43,8 @@ pub(in crate::detect) struct Does {
     /// How long a step takes.
     pub(in crate::detect) wall_ms: u64,
     pub(in crate::detect) data_wait_ms: u64,
+    /// Whether it tells what of a step it waits for others.
+    pub(in crate::detect) tells_waits: bool,
     pub(in crate::detect) phase: f64,
     /// Seconds that it is in a collective.
     pub(in crate::detect) collective_s: Option<f64>,
@@ -57,6 +59,7 @@ pub(in crate::detect) const WELL: Does = Does {
     busy_ms: Some(700),
     wall_ms: 1_000,
     data_wait_ms: 20,
+    tells_waits: true,
     phase: 3.0,
     collective_s: None,
     is_heard: true,
@@ -213,11 +216,15 @@ pub(in crate::detect) fn tell(
     };
     // The peers' own times differ by a little, as real ones do.
     let jitter = |step: u64| (u64::from(rank) * 31 + step * 17) % 5;
+    let waits = |step: u64| match does.tells_waits {
+        true => does.wall_ms - busy_ms - jitter(step) - does.data_wait_ms,
+        false => 0,
+    };
     let times = |step: u64| StepTimes {
         wall_ns: does.wall_ms * MILLI,
         busy_ns: (busy_ms + jitter(step)) * MILLI,
         data_wait_ns: does.data_wait_ms * MILLI,
-        comm_wait_ns: (does.wall_ms - busy_ms - jitter(step) - does.data_wait_ms) * MILLI,
+        comm_wait_ns: waits(step) * MILLI,
     };
     let block = |before: u64| {
         let (first, ended) = (

@@ -138,13 +138,16 @@ impl Waits {
         said.map(|it| it.0.clone())
     }
 
-    /// What there is to say; none where nobody can be judged.
+    /// What there is to say; none where nobody can be judged. Where more look slow than can be named it says that.
     fn judged(&mut self, mut verdict: Verdict, step_ns: u64, now: Timestamp) -> Option<Judged> {
         if verdict.silent.is_some_and(|it| it != Silent::MeshUnknown) {
             return None;
         }
         let is_blamed = |rank: &u32| verdict.stragglers.iter().any(|it| it.rank == *rank);
-        self.since.retain(|rank, _| is_blamed(rank));
+        // Where several look slow nobody is named, and who was may be slow on.
+        if verdict.silent.is_none() {
+            self.since.retain(|rank, _| is_blamed(rank));
+        }
         let tick_ns = i64::try_from(TICK.as_nanos()).unwrap_or(0);
         for slow in &mut verdict.stragglers {
             let ticks = self.ticks.saturating_sub(slow.since_step);

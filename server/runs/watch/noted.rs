@@ -24,6 +24,13 @@ impl Runs {
             run.lacks_evidence = lacks;
         }
     }
+
+    /// Notes whether a run's nodes have traffic on the wrong network of which nothing shows that it is the run's.
+    pub fn may_be_astray(&self, key: &RunKey, may_be: bool) {
+        if let Some(run) = self.lock().runs.get_mut(key) {
+            run.may_be_astray = may_be;
+        }
+    }
 }
 
 impl Run {

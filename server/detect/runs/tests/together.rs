@@ -147,13 +147,19 @@ async fn what_an_agent_says_is_stuck_is_named_where_nothing_is_counted() {
 /// Ranks that tell nothing of waits in their steps, and how long their collectives took in all: ten a second on
 /// one communicator, of 2 ms each and what they wait for rank 5 when it is late.
 fn timed(late: bool) -> Option<Says> {
+    timed_where(if late { &[5] } else { &[] })
+}
+
+/// The same where they wait for these ranks.
+fn timed_where(late: &'static [u32]) -> Option<Says> {
     Some(Box::new(move |rank, live| {
         set(live, &training::STEP_WALL, 1_000.0);
         set(live, &training::STEP_COMMUNICATION_WAIT, 0.0);
         let plugin = CollectivesFrom::Plugin.number() as f64;
         set(live, &training::COLLECTIVES_FROM, plugin);
         let seconds = live.last_point.seconds() as f64 - 1_700_000_000.0;
-        let waits = if late && rank != 5 { 0.02 } else { 0.0 };
+        let comes_first = !late.is_empty() && !late.contains(&rank);
+        let waits = if comes_first { 0.02 } else { 0.0 };
         let name = "00000000000000c7/AllReduce";
         put(live, &training::COLLECTIVE_CALLS, name, seconds * 10.0);
         let took = 2e6 + seconds * 10.0 * (0.002 + waits);
@@ -245,4 +251,35 @@ async fn a_run_without_steps_is_judged_by_its_collectives_and_one_whose_steps_te
         [],
         "its steps say that nobody is slow"
     );
+}
+
+#[tokio::test]
+async fn a_second_rank_that_all_wait_for_does_not_end_what_was_said_of_the_first() {
+    let without_mesh = |late: &'static [u32]| -> Option<Says> {
+        let says = timed_where(late).expect("it says something");
+        Some(Box::new(move |rank, live| {
+            says(rank, live);
+            let resource = (*live.resource).clone();
+            live.resource = resource.with(attribute::MESH, "").into();
+        }))
+    };
+    let mut training = Training::new().await;
+    training.says = without_mesh(&[]);
+    training.ticks(35, blind, |_| {}).await;
+    training.says = without_mesh(&[5]);
+    training.ticks(14, blind, |_| {}).await;
+    let told = training.one();
+    assert_eq!((told.family, told.place.rank), (Family::Straggler, Some(5)));
+    // Without stages two of 16 may be a stage: nobody is named.
+    training.says = without_mesh(&[5, 9]);
+    training.ticks(30, blind, |_| {}).await;
+    let both = training.one();
+    assert_eq!(both.id, told.id, "it waits as long as before");
+    assert!(both.unheard_since.is_some());
+    training.says = without_mesh(&[5]);
+    training.ticks(50, blind, |_| {}).await;
+    assert_eq!(training.one().id, told.id);
+    training.says = without_mesh(&[]);
+    training.ticks(60, blind, |_| {}).await;
+    assert_eq!(training.world.open(), []);
 }
