@@ -92,9 +92,10 @@ class Watch:
         if not isinstance(loader, DataLoader):
             debug(f"a {type(loader).__name__} cannot be watched: iterate over run.data(loader)")
             return
-        _patch_loaders(DataLoader)
         # Accelerate's loader iterates over one inside it.
-        _loaders[getattr(loader, "base_dataloader", loader)] = self._run
+        iterated = getattr(loader, "base_dataloader", loader)
+        _patch_loaders(type(iterated))
+        _loaders[iterated] = self._run
         self._run.fingerprint(_fingerprint.of_loader(loader))
 
     # The model.
@@ -297,7 +298,11 @@ def _wrap_step(optimizer, before, after):
 
 
 def _patch_loaders(loader_class):
-    """Batches of the loaders in `_loaders` are waited for in measured time; others are as ever."""
+    """Batches of the loaders in `_loaders` are waited for in measured time; others are as ever.
+
+    Where the class has it from: torchdata's and timm's loaders are `DataLoader`s that iterate in their own way. One that
+    calls DataLoader's for it may be measured there too, and inside a wait another counts nothing."""
+    loader_class = next(kind for kind in loader_class.__mro__ if "__iter__" in vars(kind))
     original = loader_class.__iter__
     if getattr(original, "_is_gpufleets", False):
         return

@@ -116,6 +116,33 @@ class Recording(unittest.TestCase):
         run.step()
         self.assertEqual(run.snapshot()["tokens_total"], 45)
 
+    def test_a_loader_that_iterates_in_its_own_way_is_waited_for_in_measured_time(self):
+        class Own(torch.utils.data.DataLoader):
+            def __iter__(self):
+                yield from self.dataset
+
+        class Through(torch.utils.data.DataLoader):
+            def __iter__(self):
+                return super().__iter__()
+
+        for kind in (torch.utils.data.DataLoader, Own, Through):
+            run = run_of_test()
+            watched, other = kind([1, 2]), kind([1, 2])
+            run.watch(loader=watched)
+            self.assertEqual([int(it) for it in watched], [1, 2])
+            self.assertEqual([int(it) for it in other], [1, 2])
+            self.assertEqual(run.snapshot()["phases"]["data_wait"][1], 3, f"{kind}: two batches and the end")
+
+    def test_what_is_iterated_over_says_how_many_batches_as_the_loaders_own_does(self):
+        run = run_of_test()
+        batches = iter(run.data(torch.utils.data.DataLoader(list(range(10)), batch_size=2)))
+        self.assertEqual((len(batches), bool(batches)), (5, True))
+        endless = iter(run.data(it for it in [1]))
+        with self.assertRaises(TypeError):
+            len(endless)
+        self.assertTrue(endless)
+        self.assertEqual(list(endless), [1])
+
     def test_what_the_loader_raises_reaches_the_script(self):
         def broken():
             yield 1
