@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+from gpufleet._gpu import is_captured
 from gpufleet._safe import FAILURES, Nothing, debug, failed
 
 #: Least seconds between two probes: each keeps the GPU busy for some milliseconds, beside the step.
@@ -116,6 +117,8 @@ class Probe:
         """Looks at what was launched, without waiting for it. Whether nothing is on its way."""
         if self._lent is None:
             return True
+        if is_captured():
+            return False
         try:
             state = self._native.poll()
             if state == "running":

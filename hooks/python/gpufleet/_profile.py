@@ -10,6 +10,7 @@ import threading
 import time
 
 from gpufleet import _gaps
+from gpufleet._gpu import is_captured
 from gpufleet._safe import FAILURES, failed
 
 #: Longest that steps are recorded, seconds: after it what there is is written.
@@ -76,7 +77,7 @@ class Profiler:
     def stepped(self):
         """A step ended."""
         # In a forked child there is nobody to ask, and nothing of ours.
-        if os.getpid() != self._run._pid or _is_captured():
+        if os.getpid() != self._run._pid or is_captured():
             return
         recording = self._recording
         if recording is None:
@@ -307,12 +308,6 @@ class _Guard:
             if self._kind.__dict__.get(name) is ours:
                 setattr(self._kind, name, original)
         self._replaced = {}
-
-
-def _is_captured():
-    """Whether a CUDA graph is being captured: nothing may wait for the GPU then."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _place(recording, rank):

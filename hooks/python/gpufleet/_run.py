@@ -7,6 +7,7 @@ import time
 
 from gpufleet import _fingerprint, _flops, _identity, _mesh, _profile, _whole
 from gpufleet._ending import Ending
+from gpufleet._gpu import is_captured
 from gpufleet._readings import Readings
 from gpufleet._safe import FAILURES, Nothing, debug, fail_open, failed, why_off
 
@@ -382,6 +383,8 @@ class Run:
     @fail_open
     def _now_and_then(self):
         """About once a second, at the end of a step."""
+        if is_captured():
+            return
         self._readings.drain()
         if self._watch is not None:
             self._watch.drain()

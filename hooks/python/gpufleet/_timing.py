@@ -48,7 +48,7 @@ class GpuClock:
         begun[1][1].record()
         self._on_the_way.append(begun)
         if len(self._on_the_way) >= _LOOK_AT:
-            self.drain()
+            self._count()
 
     def drop(self, begun):
         """It began and will not end."""
@@ -56,7 +56,11 @@ class GpuClock:
             self._free.append(begun[1])
 
     def drain(self):
-        """Counts the phases that the GPU is through with."""
+        """Counts the phases that the GPU is through with. Nothing while a graph is captured: see `_gpu.is_captured`."""
+        if self._on_the_way and not self._cuda.is_current_stream_capturing():
+            self._count()
+
+    def _count(self):
         while self._on_the_way:
             phase, pair = self._on_the_way[0]
             if not pair[1].query():

@@ -218,6 +218,7 @@ class Hooks(unittest.TestCase):
                 self.is_recorded = True
 
             def query(self):
+                assert not cuda.is_capturing, "asked now, CUDA ends the capture"
                 return self in self.through
 
             def elapsed_time(self, _end):
@@ -251,12 +252,31 @@ class Hooks(unittest.TestCase):
         cuda.is_capturing = True
         clock.end(clock.begin("optimizer"))
         self.assertEqual(len(clock._on_the_way), 2, "nothing goes into a graph that is captured")
+        clock.drain()
         cuda.is_capturing = False
         begun = clock.begin("forward")
         cuda.is_capturing = True
         clock.end(begun)
         cuda.is_capturing = False
         self.assertIn(begun[1], clock._free, "its events are not lost to a capture that began meanwhile")
+
+
+    def test_what_is_on_its_way_is_not_asked_for_while_a_graph_is_captured(self):
+        asked = []
+        event = mock.Mock(**{"query.side_effect": lambda: asked.append("reading") or True})
+        run = run_of_test()
+        run.step()
+        run._readings._slots, run._readings._events = torch.tensor([0.5]), [event]
+        run._readings._on_the_way.append(("loss", 1, 0))
+        run._watch = mock.Mock(**{"drain.side_effect": lambda: asked.append("phases")})
+        capturing = {"is_initialized": lambda: True, "is_current_stream_capturing": lambda: True}
+        with mock.patch.multiple(torch.cuda, **capturing):
+            run._now_and_then()
+            run.finish()
+        self.assertEqual(asked, [])
+        run._now_and_then()
+        self.assertEqual(asked, ["reading", "phases"])
+        self.assertEqual(run.snapshot()["learning"]["loss"], (0.5, 1))
 
 
 class FailingOpen(unittest.TestCase):
