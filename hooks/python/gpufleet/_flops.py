@@ -1,5 +1,7 @@
 """What a step costs in FLOPs: by the model's shape, or counted once."""
 
+from collections import namedtuple
+
 from gpufleet import _whole
 
 #: Names of a configuration's fields, as models of the Hugging Face hub and Megatron have them.
@@ -8,8 +10,28 @@ _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
 
 
+class Shape(namedtuple("Shape", "parameters products attention")):
+    """parameters: of the whole model. products, attention: this rank's model FLOPs of a token, and what comes to them for
+    each token of its sequence."""
+
+    __slots__ = ()
+
+    def per_token(self, sequence_length):
+        """FLOPs of a token of a sequence of this length."""
+        return self.products + self.attention * sequence_length
+
+
 def of_shape(model, sequence_length, config=None, mesh=None):
-    """This rank's model FLOPs of one token of a training step, and the number of parameters of the whole model.
+    """This rank's model FLOPs of one token of a training step, and the number of parameters of the whole model: see
+    `shape_of`."""
+    if sequence_length <= 0:
+        raise _whole.Unknown("not known: a sequence has no token")
+    shape = shape_of(model, config, mesh)
+    return shape.per_token(sequence_length), shape.parameters
+
+
+def shape_of(model, config=None, mesh=None):
+    """What of a model its FLOPs follow from, as this rank's Shape.
 
     PaLM's convention: 6N + 12·L·H·Q·T, where N are the parameters that a token is multiplied with
     (the head, not the look-up of the embedding; of experts those it goes through), and attention
@@ -20,12 +42,12 @@ def of_shape(model, sequence_length, config=None, mesh=None):
     config = config if config is not None else getattr(model, "config", None)
     config = getattr(config, "text_config", None) or config
     layers, heads, hidden = (_field(config, names) for names in (_LAYERS, _HEADS, _HIDDEN))
-    if not layers or not heads or not hidden or sequence_length <= 0:
+    if not layers or not heads or not hidden:
         raise _whole.Unknown("not known: the model's config does not say how many layers and heads it has")
     head_size = getattr(config, "head_dim", None) or hidden // heads
     tp = _whole.ranks_of_a_batch(model, mesh or {})
     total, products = _parameters(_whole.weights(model, tp), _share_of_experts(config))
-    return (products + 12.0 * layers * heads * head_size * sequence_length) / tp, total
+    return Shape(total, products / tp, 12.0 * layers * heads * head_size / tp)
 
 
 def _field(config, names):

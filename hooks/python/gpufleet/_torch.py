@@ -15,6 +15,9 @@ _MOST_OUTPUTS = 4
 #: How deep in a model's output they are looked for.
 _DEEPEST = 3
 
+#: Stands for the shape of a model that nobody has asked for yet.
+_NOT_ASKED = object()
+
 #: Loaders whose batches are waited for in measured time, with their run.
 _loaders = weakref.WeakKeyDictionary()
 
@@ -39,7 +42,7 @@ class Watch:
         self._is_step_ended = False
         self._knows_precision = False
         self._arithmetic = None
-        self._knows_flops = False
+        self._shapes = weakref.WeakKeyDictionary()
         self._optimizer_steps = 0
         self._seen = weakref.WeakSet()
 
@@ -54,6 +57,9 @@ class Watch:
     def add(self, model=None, optimizer=None, loader=None, scaler=None, steps=True, tokens=True):
         """More to watch. What is watched already is not watched twice."""
         self._counts_tokens = tokens
+        if model is not None:
+            # Parts of it may be frozen since.
+            self._shapes.pop(model, None)
         if model is not None and model not in self._seen:
             self._seen.add(model)
             self._watch_model(model)
@@ -177,21 +183,27 @@ class Watch:
         if ids is None or ids.dim() == 0:
             return
         inferred = self._run._inferred
-        inferred[1] += ids.shape[0]
+        samples = ids.shape[0]
+        inferred[1] += samples
         if ids.dim() == 2 and not ids.is_floating_point():
-            inferred[0] += ids.numel()
-            if not self._knows_flops:
-                self._knows_flops = True
-                self._know_flops(module, ids.shape[1])
+            length = ids.shape[1]
+            inferred[0] += samples * length
+            if not self._run._says_flops:
+                shape = self._shape_of(module, length)
+                if shape is not None:
+                    inferred[2] += samples * length * shape.per_token(length)
 
-    def _know_flops(self, model, sequence_length):
-        plan = self._run._plan
+    def _shape_of(self, model, sequence_length):
+        """By what FLOPs follow from what this model is given; None where that is not known. Asked once."""
+        found = self._shapes.get(model, _NOT_ASKED)
+        if found is not _NOT_ASKED:
+            return found
+        self._shapes[model] = None
         config = getattr(_unwrapped(model), "config", None)
-        if config is None:
-            return
-        if not any(plan.get(name) for name in ("flops_per_step", "flops_per_token")):
+        if config is not None:
             # With its wrappers: what FSDP has cut only they know.
-            self._run.flops_of_shape(model, sequence_length, config)
+            self._shapes[model] = self._run._infer_flops(model, sequence_length, config)
+        return self._shapes[model]
 
     # Backward.
 
