@@ -10,6 +10,12 @@ _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
 
 
+#: The same for a mixture's experts: how many there are, and how many a token goes through.
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "num_moe_experts", "moe_num_experts")
+#: `top_k` last: older configs of the hub have one that is of sampling.
+_ACTIVE = ("num_experts_per_tok", "moe_topk", "moe_router_topk", "moe_top_k", "top_k")
+
+
 class Shape(namedtuple("Shape", "parameters products attention")):
     """parameters: of the whole model. products, attention: this rank's model FLOPs of a token, and what comes to them for
     each token of its sequence."""
@@ -40,13 +46,16 @@ def shape_of(model, config=None, mesh=None):
     which is the reason.
     """
     config = config if config is not None else getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        raise _whole.Unknown("not known: an encoder and a decoder are given tokens of their own; only one's are seen")
     config = getattr(config, "text_config", None) or config
     layers, heads, hidden = (_field(config, names) for names in (_LAYERS, _HEADS, _HIDDEN))
     if not layers or not heads or not hidden:
         raise _whole.Unknown("not known: the model's config does not say how many layers and heads it has")
     head_size = getattr(config, "head_dim", None) or hidden // heads
     tp = _whole.ranks_of_a_batch(model, mesh or {})
-    total, products = _parameters(_whole.weights(model, tp), _share_of_experts(config))
+    weights = _whole.weights(model, tp)
+    total, products = _parameters(weights, _share_of_experts(config, weights))
     return Shape(total, products / tp, 12.0 * layers * heads * head_size / tp)
 
 
@@ -54,11 +63,28 @@ def _field(config, names):
     return next((getattr(config, name) for name in names if getattr(config, name, None)), 0)
 
 
-def _share_of_experts(config):
+def _share_of_experts(config, weights):
     """Of a mixture's experts, the share that a token goes through."""
-    experts = _field(config, ("num_local_experts", "num_experts", "n_routed_experts"))
-    active = _field(config, ("num_experts_per_tok", "moe_topk", "top_k"))
-    return active / experts if experts and active else 1.0
+    # DBRX keeps both in a part of its config.
+    part = config if _count(config, _EXPERTS) else getattr(config, "ffn_config", None)
+    experts, active = _count(part, _EXPERTS), _count(part, _ACTIVE)
+    if not any(map(_is_of_experts, weights)):
+        if experts > 1:
+            raise _whole.Unknown(f"not known: its config tells of {experts} experts, and no parameter's name of one")
+        return 1.0
+    if not 0 < active <= experts:
+        raise _whole.Unknown("not known: it has experts, and its config does not say how many of them a token goes through")
+    return active / experts
+
+
+def _count(config, names):
+    count = _field(config, names)
+    # Some configs have a list: a number for each layer.
+    return count if isinstance(count, int) else 0
+
+
+def _is_of_experts(weight):
+    return ".experts." in weight.name
 
 
 def _parameters(weights, share_of_experts):
@@ -68,7 +94,7 @@ def _parameters(weights, share_of_experts):
         total += weight.numel
         if weight.is_lookup:
             continue
-        share = share_of_experts if ".experts." in weight.name else 1.0
+        share = share_of_experts if _is_of_experts(weight) else 1.0
         cost += weight.numel * share * (6.0 if weight.is_trained else 4.0)
     return total, cost
 
