@@ -2,7 +2,7 @@
 
 from collections import namedtuple
 
-from gpufleet import _whole
+from gpufleet import _gpu, _whole
 
 #: Names of a configuration's fields, as models of the Hugging Face hub and Megatron have them.
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -14,6 +14,10 @@ _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "num_moe_experts", "moe_num_experts")
 #: `top_k` last: older configs of the hub have one that is of sampling.
 _ACTIVE = ("num_experts_per_tok", "moe_topk", "moe_router_topk", "moe_top_k", "top_k")
+
+
+#: Why there are none where MFU would hold the work of several GPUs against one.
+SEVERAL_GPUS = "not known: this process computes on several GPUs, and it tells of one"
 
 
 class Shape(namedtuple("Shape", "parameters products attention")):
@@ -52,6 +56,8 @@ def shape_of(model, config=None, mesh=None):
     layers, heads, hidden = (_field(config, names) for names in (_LAYERS, _HEADS, _HIDDEN))
     if not layers or not heads or not hidden:
         raise _whole.Unknown("not known: the model's config does not say how many layers and heads it has")
+    if _gpu.count(model) > 1:
+        raise _whole.Unknown(SEVERAL_GPUS)
     head_size = getattr(config, "head_dim", None) or hidden // heads
     tp = _whole.ranks_of_a_batch(model, mesh or {})
     weights = _whole.weights(model, tp)

@@ -5,9 +5,8 @@ import os
 import sys
 import time
 
-from gpufleet import _fingerprint, _flops, _identity, _mesh, _profile, _whole
+from gpufleet import _fingerprint, _flops, _gpu, _identity, _mesh, _profile, _whole
 from gpufleet._ending import Ending
-from gpufleet._gpu import is_captured
 from gpufleet._readings import Readings
 from gpufleet._safe import FAILURES, Nothing, debug, fail_open, failed, why_off
 
@@ -390,7 +389,7 @@ class Run:
     def _identify(self):
         found = {
             **_identity.from_environment(),
-            **_identity.from_frameworks(),
+            **_identity.from_frameworks(self._model),
             **self._given,
             **_mesh.find(self._given_mesh, self._model),
         }
@@ -416,7 +415,7 @@ class Run:
     @fail_open
     def _now_and_then(self):
         """About once a second, at the end of a step."""
-        if is_captured():
+        if _gpu.is_captured():
             return
         self._readings.drain()
         if self._watch is not None:
@@ -451,7 +450,7 @@ class Run:
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return
-        device = torch.cuda.current_device()
+        device = _gpu.index(torch, self._model)
         if self._memory_limit is None:
             self._memory_limit = torch.cuda.get_device_properties(device).total_memory
         counts = torch.cuda.memory_stats_as_nested_dict(device)

@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from gpufleet import _arithmetic, _fingerprint
+from gpufleet import _arithmetic, _fingerprint, _flops
 from gpufleet._safe import FAILURES, debug, failed
 from gpufleet._timing import clock_for
 
@@ -127,9 +127,7 @@ class Watch:
 
     def clock_of(self, model):
         """Phases are timed by the clock of the device that a model is on."""
-        parameter = next(iter(model.parameters()), None)
-        device = parameter.device.type if parameter is not None else "cpu"
-        self._clock = self._clock or clock_for(device, self._recorder, torch)
+        self._clock = self._clock or clock_for(model.parameters(), self._recorder, torch)
 
     def _before_forward(self, module, given, named=None):
         if _is_compiling():
@@ -200,7 +198,10 @@ class Watch:
             return found
         self._shapes[model] = None
         config = getattr(_unwrapped(model), "config", None)
-        if config is not None:
+        if getattr(model, "_is_replica", False):
+            # DataParallel makes them anew at every step, one a GPU.
+            self._run.fingerprint(flops_refused=_flops.SEVERAL_GPUS)
+        elif config is not None:
             # With its wrappers: what FSDP has cut only they know.
             self._shapes[model] = self._run._infer_flops(model, sequence_length, config)
         return self._shapes[model]
@@ -232,7 +233,7 @@ class Watch:
 
     def _watch_optimizer(self, optimizer, counts_steps):
         self._counts_steps = counts_steps
-        self._clock = self._clock or clock_for(_device_of(optimizer), self._recorder, torch)
+        self._clock = self._clock or clock_for(_parameters_of(optimizer), self._recorder, torch)
 
         def before(*_arguments):
             self._before_step()
@@ -288,7 +289,7 @@ def _watch_of_nothing():
     from gpufleet._run import Run
 
     watch = Watch(Run.of_nothing())
-    watch._clock = clock_for("cpu", watch._recorder, torch)
+    watch._clock = clock_for([], watch._recorder, torch)
     return watch
 
 
@@ -363,8 +364,5 @@ def _unwrapped(model):
     return model
 
 
-def _device_of(optimizer):
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            return parameter.device.type
-    return "cpu"
+def _parameters_of(optimizer):
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

@@ -275,6 +275,29 @@ class OfExperts(unittest.TestCase):
 
 
 class Told(unittest.TestCase):
+    def test_a_model_on_several_gpus_is_refused(self):
+        parts = [Parameter(it.numel(), device=torch.device("cuda", gpu)) for it, gpu in zip(plain(), (0, 0, 1))]
+
+        class DataParallel(Model):
+            device_ids = [0, 1]
+
+        for model in (model_of(*parts), model_of(*plain(), kind=DataParallel)):
+            with self.assertRaisesRegex(Unknown, "several GPUs"):
+                of_shape(model, 64)
+        parts[2].device = torch.device("cuda", 0)
+        self.assertEqual(of_shape(model_of(*parts), 64), WHOLE)
+
+    def test_a_replica_is_not_asked_for_its_shape(self):
+        run = run_of_test()
+        model = torch.nn.Sequential(torch.nn.Embedding(100, 16), torch.nn.Linear(16, 100, bias=False))
+        model.config, model._is_replica = Model.config, True
+        run.watch(model)
+        model(torch.zeros(2, 64, dtype=torch.long))
+        run.step()
+        said = run.snapshot()
+        self.assertIn("several GPUs", said["fingerprint"]["flops_refused"])
+        self.assertEqual((said["model_flops"], said["tokens_total"]), (0, 128))
+
     def test_a_model_of_encoder_and_decoder_is_refused(self):
         config = Some(**vars(Model.config), is_encoder_decoder=True)
         with self.assertRaisesRegex(Unknown, "an encoder and a decoder"):
