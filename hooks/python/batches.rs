@@ -51,6 +51,16 @@ impl Batches {
         batch
     }
 
+    /// How many batches, where the loader's iterator says it.
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.inner.bind(py).len()
+    }
+
+    /// Without it an iterator that says no length could not be asked whether it is there.
+    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        self.inner.bind(py).is_truthy()
+    }
+
     /// Whatever else the loader's iterator has.
     fn __getattr__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         self.inner.bind(py).getattr(name)

@@ -146,6 +146,9 @@ pub fn of(attempts: &Attempts, key: &RunKey, last: Attempt) -> Cost {
 /// # Errors
 /// A sentence that says why there is none.
 pub fn price(app: &App, (key, run): (&RunKey, &Run)) -> Result<i64, String> {
+    if let Some(why) = run.names_too_few_gpus() {
+        return Err(why);
+    }
     let gpus = run.gpus();
     let seen = lookup::GpusSeen::of(&app.fleet, (key, run));
     let mut nodes = BTreeMap::new();

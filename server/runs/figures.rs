@@ -16,6 +16,9 @@ use super::{Rank, Run};
 /// Newest blocks over which tokens a second are told: a minute at a shipment each 10 s.
 const BLOCKS: usize = 6;
 
+/// The pair of the fingerprint that says on how many GPUs a process computes, where these are several.
+const GPUS_PER_PROCESS: &str = "gpus_per_process";
+
 impl Run {
     /// The lowest rank that has done steps: it stands for the run where one has to.
     pub fn speaker(&self) -> Option<(u32, &Rank)> {
@@ -106,6 +109,13 @@ impl Run {
             true => self.gpus().len(),
             false => ranks.max(self.facts.world as usize),
         }
+    }
+
+    /// Why the GPUs that its ranks name are fewer than those on which it computes; none where nothing says so.
+    pub(super) fn names_too_few_gpus(&self) -> Option<String> {
+        let gpus: u32 = self.facts.fingerprint.get(GPUS_PER_PROCESS)?.parse().ok()?;
+        (gpus > 1)
+            .then(|| format!("not known: a process of it computes on {gpus} GPUs and names one"))
     }
 
     /// Seconds of each phase, mean over the ranks that tell any; phases without time are left out.

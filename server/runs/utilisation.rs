@@ -244,6 +244,9 @@ impl Run {
             let why = why.map_or("not said: the run gives no FLOPs", String::as_str);
             return Err(why.into());
         }
+        if let Some(why) = self.names_too_few_gpus() {
+            return Err(why.into());
+        }
         if gpus.contains("") {
             return Err(Missing::peak(
                 "not known: a rank does not say on which GPU it computes",
@@ -463,6 +466,17 @@ mod tests {
         let mut told = run(&[(training::MODEL_FLOPS, 0.3 * PEAK)]);
         told.facts.fingerprint.extend([pair]);
         assert_eq!(why(&told), None, "it was told since");
+    }
+
+    #[test]
+    fn the_work_of_several_gpus_is_not_held_against_the_one_that_is_named() {
+        let mut run = run(&[(training::MODEL_FLOPS, 0.2 * PEAK)]);
+        for (gpus, is_known) in [("1", true), ("4", false)] {
+            let pair = ("gpus_per_process".to_owned(), gpus.to_owned());
+            run.facts.fingerprint.extend([pair]);
+            let found = run.mfu(|_| Some(Card::whole(CARD)), &Specs::default());
+            assert_eq!(found.is_ok(), is_known, "{gpus}: {found:?}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ import platform
 import re
 import sys
 
-from gpufleet import _identity
+from gpufleet import _gpu, _identity
 
 #: Packages whose versions change how fast a run is.
 _PACKAGES = (
@@ -245,6 +245,8 @@ def of_model(model):
     found["model"] = name
     found["wrappers"] = " ".join(wrappers)
     types = {str(parameter.dtype).replace("torch.", "") for parameter in inner.parameters()}
+    gpus = _gpu.count(model)
+    found["gpus_per_process"] = gpus if gpus > 1 else None
     found["parameter_types"] = " ".join(sorted(types))
     found["gradient_checkpointing"] = getattr(inner, "is_gradient_checkpointing", None)
     # How many blocks are computed again: of a script that wraps some of them nothing follows for the whole.

@@ -3,6 +3,8 @@
 import os
 import sys
 
+from gpufleet import _gpu
+
 #: Where Kubernetes puts the namespace of a pod.
 _NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
@@ -107,8 +109,9 @@ def _script():
     return name[:-3] if name.endswith(".py") else name
 
 
-def from_frameworks():
-    """What frameworks that are loaded already say: torch.distributed, JAX, Ray. Loads and starts none itself."""
+def from_frameworks(model=None):
+    """What frameworks that are loaded already say: torch.distributed, JAX, Ray. Loads and starts none itself. `model`:
+    that which is trained, whose GPU is this rank's."""
     found = {}
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None:
@@ -117,7 +120,7 @@ def from_frameworks():
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             found["rank"] = distributed.get_rank()
             found["world"] = distributed.get_world_size()
-        found.update(_device(torch))
+        found.update(_device(torch, model))
     if jax is not None and "rank" not in found:
         said = _jax()
         # A job of JAX may have torch for its loaders.
@@ -173,11 +176,11 @@ def is_one_of_several(environ=None):
     return "," in hosts or (_number(environ, "JOB_COMPLETION_INDEX") or 0) > 0
 
 
-def _device(torch):
+def _device(torch, model):
     # Looking at a device makes a context on it: only where the script has one.
     if not torch.cuda.is_initialized():
         return {}
-    index = torch.cuda.current_device()
+    index = _gpu.index(torch, model)
     uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
     found = {"cuda_device": index}
     if uuid is not None:

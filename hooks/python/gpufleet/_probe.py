@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+from gpufleet import _gpu
 from gpufleet._safe import FAILURES, Nothing, debug, failed
 
 #: Least seconds between two probes: each keeps the GPU busy for some milliseconds, beside the step.
@@ -116,6 +117,8 @@ class Probe:
         """Looks at what was launched, without waiting for it. Whether nothing is on its way."""
         if self._lent is None:
             return True
+        if _gpu.is_captured():
+            return False
         try:
             state = self._native.poll()
             if state == "running":
@@ -165,6 +168,9 @@ class Probe:
             return self._could_not("PyTorch caches no memory (PYTORCH_NO_CUDA_MEMORY_CACHING): to borrow some would wait")
         if torch.cuda.is_current_stream_capturing():
             return False
+        device = _gpu.of_model(self._run._model)
+        if device is not None and device != torch.cuda.current_device():
+            return self._could_not("the model is on another GPU than CUDA's current one: torch.cuda.set_device(…)")
         state = native.prepare()
         if state == "never":
             self._give_up()

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from gpufleet import _gaps
+from gpufleet import _gaps, _gpu
 from gpufleet._safe import FAILURES, failed
 
 #: Longest that steps are recorded, seconds: after it what there is is written.
@@ -76,7 +76,7 @@ class Profiler:
     def stepped(self):
         """A step ended."""
         # In a forked child there is nobody to ask, and nothing of ours.
-        if os.getpid() != self._run._pid or _is_captured():
+        if os.getpid() != self._run._pid or _gpu.is_captured():
             return
         recording = self._recording
         if recording is None:
@@ -93,7 +93,7 @@ class Profiler:
         recording.says("running")
         try:
             recording.path = _place(recording, self._run._identity.get("rank", 0))
-            recording.start(self._interrupted)
+            recording.start(self._interrupted, self._run._model)
             self._recording = recording
         except FAILURES as error:
             recording.gives_up(error)
@@ -185,7 +185,7 @@ class _Recording:
             failed("profile", another)
         self.fails(error)
 
-    def start(self, interrupted):
+    def start(self, interrupted, model=None):
         torch = sys.modules.get("torch")
         if torch is None:
             raise CannotBe("PyTorch is not loaded in this process")
@@ -194,7 +194,7 @@ class _Recording:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-            self._device = torch.cuda.current_device()
+            self._device = _gpu.index(torch, model)
         profile = torch.profiler.profile(activities=activities)
         profile.start()
         self._profile = profile
@@ -307,12 +307,6 @@ class _Guard:
             if self._kind.__dict__.get(name) is ours:
                 setattr(self._kind, name, original)
         self._replaced = {}
-
-
-def _is_captured():
-    """Whether a CUDA graph is being captured: nothing may wait for the GPU then."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _place(recording, rank):

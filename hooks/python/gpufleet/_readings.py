@@ -4,6 +4,7 @@ import sys
 import time
 from collections import deque
 
+from gpufleet._gpu import is_captured
 from gpufleet._safe import FAILURES, debug, failed
 
 #: Values on their way from the GPU at once, of all kinds; when all are, a value is not read.
@@ -53,12 +54,12 @@ class Readings:
             self._arrays.append((name, step, value))
 
     def _begin(self, torch, name, value, step):
-        self.drain()
+        if torch.cuda.is_current_stream_capturing():
+            return
+        self._take_arrived()
         now = time.monotonic_ns()
         is_sum = name in ("tokens", "samples")
         if not is_sum and now - self._read_at.get(name, -_EVERY_NS) < _EVERY_NS:
-            return
-        if torch.cuda.is_current_stream_capturing():
             return
         if self._slots is None:
             self._slots = torch.zeros(_SLOTS, dtype=torch.float32, pin_memory=True)
@@ -81,6 +82,10 @@ class Readings:
         while self._arrays and self._arrays[0][2].is_ready():
             name, step, array = self._arrays.popleft()
             self._said(name, float(array), step)
+        if self._on_the_way and not is_captured():
+            self._take_arrived()
+
+    def _take_arrived(self):
         while self._on_the_way:
             name, step, slot = self._on_the_way[0]
             if not self._events[slot].query():

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from gpufleet import _fingerprint, _flops, _identity, _mesh, _profile, _whole
+from gpufleet import _fingerprint, _flops, _gpu, _identity, _mesh, _profile, _whole
 from gpufleet._ending import Ending
 from gpufleet._readings import Readings
 from gpufleet._safe import FAILURES, Nothing, debug, fail_open, failed, why_off
@@ -59,7 +59,9 @@ class Run:
         self._flight = None
         self._probe = None
         self._profiler = None
-        self._inferred = [0, 0]
+        # Of the running step: tokens, samples and FLOPs by what the watched models were given.
+        self._inferred = [0, 0, 0.0]
+        self._says_flops = False
 
     @classmethod
     def of_nothing(cls):
@@ -97,12 +99,12 @@ class Run:
             failed("Run.step", error)
 
     def _end_step(self, tokens=None, samples=None, number=-1, flops=0.0):
-        inferred, self._inferred = self._inferred, [0, 0]
+        inferred, self._inferred = self._inferred, [0, 0, 0.0]
         if type(tokens) is not int:
             tokens = inferred[0] if tokens is None else self._count("tokens", tokens)
         if type(samples) is not int:
             samples = inferred[1] if samples is None else self._count("samples", samples)
-        due = self._recorder.step(number, tokens, samples, flops)
+        due = self._recorder.step(number, tokens, samples, flops or inferred[2])
         if due:
             self._do(due)
         elif not self._has_stepped:
@@ -117,6 +119,8 @@ class Run:
     def add(self, tokens=0, samples=0, flops=0.0):
         """More tokens and samples of the running step: one micro-batch of several."""
         try:
+            if flops:
+                self._says_its_flops()
             self._recorder.add(self._count("tokens", tokens), self._count("samples", samples), flops)
         except FAILURES as error:
             failed("Run.add", error)
@@ -207,14 +211,27 @@ class Run:
 
     @fail_open
     def flops(self, per_step=None, per_token=None, *, hardware_per_step=None, source="explicit"):
-        """Model FLOPs of a step or a token of this rank. hardware_per_step: recomputation included."""
-        self._recorder.flops(per_step or 0.0, per_token or 0.0)
+        """Model FLOPs of a step or a token of this rank. hardware_per_step: recomputation included. What is not given
+        stays what it was."""
+        if per_step or per_token:
+            self._recorder.flops(per_step or 0.0, per_token or 0.0)
+            self._says_its_flops()
+            # One of the two is enough, and the other may be of before.
+            self._plan.pop("flops_per_step", None)
+            self._plan.pop("flops_per_token", None)
+        elif "flops_source" in self._plan:
+            source = None
         self.plan(
             flops_per_step=per_step,
             flops_per_token=per_token,
             hardware_flops_per_step=hardware_per_step,
             flops_source=source,
         )
+
+    def _says_its_flops(self):
+        """The script says its FLOPs, which goes before what is inferred."""
+        self._says_flops = True
+        self._inferred[2] = 0.0
 
     @fail_open
     def flops_of_shape(self, model, sequence_length, config=None):
@@ -227,6 +244,22 @@ class Run:
             raise
         self.flops(per_token=per_token, source="model_shape")
         self.plan(parameters=parameters)
+
+    @fail_open
+    def _infer_flops(self, model, sequence_length, config):
+        """The shape of a watched model, by which FLOPs follow from what it is given; None where that is not known."""
+        try:
+            shape = _flops.shape_of(model, config, _mesh.find(self._given_mesh, model))
+        except _whole.Unknown as why:
+            # What is there is of a model that was trained before.
+            if self._plan.pop("flops_per_token", None) is not None:
+                self.plan()
+            self.fingerprint(flops_refused=why)
+            raise
+        self.plan(
+            flops_per_token=shape.per_token(sequence_length), flops_source="model_shape", parameters=shape.parameters
+        )
+        return shape
 
     def measure_flops(self):
         """`with run.measure_flops():` around one warm-up step: counted once, kept for the rest."""
@@ -356,7 +389,7 @@ class Run:
     def _identify(self):
         found = {
             **_identity.from_environment(),
-            **_identity.from_frameworks(),
+            **_identity.from_frameworks(self._model),
             **self._given,
             **_mesh.find(self._given_mesh, self._model),
         }
@@ -382,6 +415,8 @@ class Run:
     @fail_open
     def _now_and_then(self):
         """About once a second, at the end of a step."""
+        if _gpu.is_captured():
+            return
         self._readings.drain()
         if self._watch is not None:
             self._watch.drain()
@@ -415,7 +450,7 @@ class Run:
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return
-        device = torch.cuda.current_device()
+        device = _gpu.index(torch, self._model)
         if self._memory_limit is None:
             self._memory_limit = torch.cuda.get_device_properties(device).total_memory
         counts = torch.cuda.memory_stats_as_nested_dict(device)

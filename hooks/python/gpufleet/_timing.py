@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from gpufleet._gpu import of_parameters
 from gpufleet._safe import FAILURES, failed
 
 #: Pairs of events that wait for the GPU at once; when all do, a phase is not timed. 64 steps of three
@@ -13,11 +14,12 @@ _LOOK_AT = 32
 
 
 class GpuClock:
-    """Pairs of CUDA events around phases, looked at later and never waited for."""
+    """Pairs of CUDA events around phases, looked at later and never waited for. `device`: the number of the GPU."""
 
-    def __init__(self, recorder, torch):
+    def __init__(self, recorder, torch, device):
         self._recorder = recorder
         self._cuda = torch.cuda
+        self._device = device
         self._free = []
         self._made = 0
         self._on_the_way = deque()
@@ -35,7 +37,8 @@ class GpuClock:
             pair = (self._cuda.Event(enable_timing=True), self._cuda.Event(enable_timing=True))
         else:
             return None
-        pair[0].record()
+        # On the model's device: on CUDA's current one, if that is another, there would be nothing to time.
+        pair[0].record(self._cuda.current_stream(self._device))
         return phase, pair
 
     def end(self, begun):
@@ -45,10 +48,10 @@ class GpuClock:
         if self._cuda.is_current_stream_capturing():
             self.drop(begun)
             return
-        begun[1][1].record()
+        begun[1][1].record(self._cuda.current_stream(self._device))
         self._on_the_way.append(begun)
         if len(self._on_the_way) >= _LOOK_AT:
-            self.drain()
+            self._count()
 
     def drop(self, begun):
         """It began and will not end."""
@@ -56,7 +59,11 @@ class GpuClock:
             self._free.append(begun[1])
 
     def drain(self):
-        """Counts the phases that the GPU is through with."""
+        """Counts the phases that the GPU is through with. Nothing while a graph is captured: see `_gpu.is_captured`."""
+        if self._on_the_way and not self._cuda.is_current_stream_capturing():
+            self._count()
+
+    def _count(self):
         while self._on_the_way:
             phase, pair = self._on_the_way[0]
             if not pair[1].query():
@@ -92,7 +99,7 @@ class HostClock:
 
 
 class NoClock:
-    """For devices whose work is neither here nor timed by events: XLA, Apple."""
+    """For devices whose work is neither here nor timed by events: XLA, Apple, several GPUs."""
 
     def __init__(self, recorder):
         self._recorder = recorder
@@ -110,8 +117,11 @@ class NoClock:
         """Nothing is on its way."""
 
 
-def clock_for(device_type, recorder, torch):
-    """The clock for a model on this kind of device."""
-    if device_type == "cuda":
-        return GpuClock(recorder, torch)
-    return HostClock(recorder) if device_type == "cpu" else NoClock(recorder)
+def clock_for(parameters, recorder, torch):
+    """The clock for what these parameters are on."""
+    parameters = list(parameters)
+    gpus = of_parameters(parameters)
+    if len(gpus) == 1:
+        return GpuClock(recorder, torch, gpus.pop().index)
+    is_here = all(parameter.device.type == "cpu" for parameter in parameters)
+    return HostClock(recorder) if is_here else NoClock(recorder)

@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from gpufleet import _arithmetic, _fingerprint
+from gpufleet import _arithmetic, _fingerprint, _flops
 from gpufleet._safe import FAILURES, debug, failed
 from gpufleet._timing import clock_for
 
@@ -14,6 +14,9 @@ _MOST_OUTPUTS = 4
 
 #: How deep in a model's output they are looked for.
 _DEEPEST = 3
+
+#: Stands for the shape of a model that nobody has asked for yet.
+_NOT_ASKED = object()
 
 #: Loaders whose batches are waited for in measured time, with their run.
 _loaders = weakref.WeakKeyDictionary()
@@ -39,7 +42,7 @@ class Watch:
         self._is_step_ended = False
         self._knows_precision = False
         self._arithmetic = None
-        self._knows_flops = False
+        self._shapes = weakref.WeakKeyDictionary()
         self._optimizer_steps = 0
         self._seen = weakref.WeakSet()
 
@@ -54,6 +57,9 @@ class Watch:
     def add(self, model=None, optimizer=None, loader=None, scaler=None, steps=True, tokens=True):
         """More to watch. What is watched already is not watched twice."""
         self._counts_tokens = tokens
+        if model is not None:
+            # Parts of it may be frozen since.
+            self._shapes.pop(model, None)
         if model is not None and model not in self._seen:
             self._seen.add(model)
             self._watch_model(model)
@@ -92,9 +98,10 @@ class Watch:
         if not isinstance(loader, DataLoader):
             debug(f"a {type(loader).__name__} cannot be watched: iterate over run.data(loader)")
             return
-        _patch_loaders(DataLoader)
         # Accelerate's loader iterates over one inside it.
-        _loaders[getattr(loader, "base_dataloader", loader)] = self._run
+        iterated = getattr(loader, "base_dataloader", loader)
+        _patch_loaders(type(iterated))
+        _loaders[iterated] = self._run
         self._run.fingerprint(_fingerprint.of_loader(loader))
 
     # The model.
@@ -120,9 +127,7 @@ class Watch:
 
     def clock_of(self, model):
         """Phases are timed by the clock of the device that a model is on."""
-        parameter = next(iter(model.parameters()), None)
-        device = parameter.device.type if parameter is not None else "cpu"
-        self._clock = self._clock or clock_for(device, self._recorder, torch)
+        self._clock = self._clock or clock_for(model.parameters(), self._recorder, torch)
 
     def _before_forward(self, module, given, named=None):
         if _is_compiling():
@@ -176,21 +181,30 @@ class Watch:
         if ids is None or ids.dim() == 0:
             return
         inferred = self._run._inferred
-        inferred[1] += ids.shape[0]
+        samples = ids.shape[0]
+        inferred[1] += samples
         if ids.dim() == 2 and not ids.is_floating_point():
-            inferred[0] += ids.numel()
-            if not self._knows_flops:
-                self._knows_flops = True
-                self._know_flops(module, ids.shape[1])
+            length = ids.shape[1]
+            inferred[0] += samples * length
+            if not self._run._says_flops:
+                shape = self._shape_of(module, length)
+                if shape is not None:
+                    inferred[2] += samples * length * shape.per_token(length)
 
-    def _know_flops(self, model, sequence_length):
-        plan = self._run._plan
+    def _shape_of(self, model, sequence_length):
+        """By what FLOPs follow from what this model is given; None where that is not known. Asked once."""
+        found = self._shapes.get(model, _NOT_ASKED)
+        if found is not _NOT_ASKED:
+            return found
+        self._shapes[model] = None
         config = getattr(_unwrapped(model), "config", None)
-        if config is None:
-            return
-        if not any(plan.get(name) for name in ("flops_per_step", "flops_per_token")):
+        if getattr(model, "_is_replica", False):
+            # DataParallel makes them anew at every step, one a GPU.
+            self._run.fingerprint(flops_refused=_flops.SEVERAL_GPUS)
+        elif config is not None:
             # With its wrappers: what FSDP has cut only they know.
-            self._run.flops_of_shape(model, sequence_length, config)
+            self._shapes[model] = self._run._infer_flops(model, sequence_length, config)
+        return self._shapes[model]
 
     # Backward.
 
@@ -219,7 +233,7 @@ class Watch:
 
     def _watch_optimizer(self, optimizer, counts_steps):
         self._counts_steps = counts_steps
-        self._clock = self._clock or clock_for(_device_of(optimizer), self._recorder, torch)
+        self._clock = self._clock or clock_for(_parameters_of(optimizer), self._recorder, torch)
 
         def before(*_arguments):
             self._before_step()
@@ -275,7 +289,7 @@ def _watch_of_nothing():
     from gpufleet._run import Run
 
     watch = Watch(Run.of_nothing())
-    watch._clock = clock_for("cpu", watch._recorder, torch)
+    watch._clock = clock_for([], watch._recorder, torch)
     return watch
 
 
@@ -297,7 +311,11 @@ def _wrap_step(optimizer, before, after):
 
 
 def _patch_loaders(loader_class):
-    """Batches of the loaders in `_loaders` are waited for in measured time; others are as ever."""
+    """Batches of the loaders in `_loaders` are waited for in measured time; others are as ever.
+
+    Where the class has it from: torchdata's and timm's loaders are `DataLoader`s that iterate in their own way. One that
+    calls DataLoader's for it may be measured there too, and inside a wait another counts nothing."""
+    loader_class = next(kind for kind in loader_class.__mro__ if "__iter__" in vars(kind))
     original = loader_class.__iter__
     if getattr(original, "_is_gpufleets", False):
         return
@@ -346,8 +364,5 @@ def _unwrapped(model):
     return model
 
 
-def _device_of(optimizer):
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            return parameter.device.type
-    return "cpu"
+def _parameters_of(optimizer):
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

@@ -21,6 +21,14 @@ _HIDDEN = (
     " watch the one that FSDP returned"
 )
 
+_PACKED = (
+    "not known: a parameter holds several weights of few bits in one number, and how many there are is not seen;"
+    " run.flops(per_token=…) tells them"
+)
+
+#: What layers with packed weights call what they keep as a buffer: GPTQ's and AWQ's, BitNet's, compressed-tensors'.
+_BUFFERS = ("qweight", "weight", "weight_packed")
+
 
 class Unknown(ValueError):
     """FLOPs are not told, because of what the model or its mesh does not say: a sentence."""
@@ -31,6 +39,7 @@ def weights(model, tp=1):
     flats = _flats(model)
     within = {id(it) for _, flat in flats for it in (flat, *_originals(flat))}
     is_lookup = _lookups(model)
+    _refuse_packed(model)
     found = []
     for name, parameter in model.named_parameters():
         if id(parameter) in within:
@@ -51,8 +60,35 @@ def _is_cut_by_hand(parameter):
 
 
 def _numel(parameter):
+    # bitsandbytes packs weights of 4 bits, and keeps the shape of what it packed.
+    packed = getattr(parameter, "quant_state", None)
+    if packed is not None:
+        return math.prod(packed.shape)
     # DeepSpeed's ZeRO 3 leaves an empty tensor here and its size beside it. A DTensor's is that of the whole.
     return int(getattr(parameter, "ds_numel", 0) or parameter.numel())
+
+
+def _refuse_packed(model):
+    """Weights of few bits are several to a number. Those of bitsandbytes are known, unless FSDP has them."""
+    for module in model.modules():
+        own = getattr(module, "_parameters", {})
+        buffers = getattr(module, "_buffers", {})
+        kept = [*own.values(), *(buffers.get(name) for name in _BUFFERS)]
+        if any(_is_packed(it) for it in kept):
+            raise Unknown(_PACKED)
+        if vars(module).get("quant_state") is not None and not _has_shape_of_packed(own.get("weight")):
+            raise Unknown(_PACKED)
+
+
+def _is_packed(tensor):
+    """Whether it is one of integers; those of 8 bits are a weight each."""
+    data_type = getattr(tensor, "dtype", None)
+    is_of_numbers = getattr(data_type, "is_floating_point", True) or getattr(data_type, "is_complex", False)
+    return not is_of_numbers and str(data_type) != "torch.int8" and not _has_shape_of_packed(tensor)
+
+
+def _has_shape_of_packed(parameter):
+    return getattr(parameter, "quant_state", None) is not None
 
 
 def _lookups(model):

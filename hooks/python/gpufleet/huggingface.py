@@ -60,6 +60,9 @@ class GpufleetCallback(TrainerCallback):
                 "trainer.dataloader_num_workers": args.dataloader_num_workers,
             }
         )
+        # It puts the model into DataParallel later than here, but none in 8 bits.
+        if args.n_gpu > 1 and not getattr(given.get("model"), "is_loaded_in_8bit", False):
+            self._run.fingerprint(gpus_per_process=args.n_gpu)
         self._run._settle()
         self._run.resume(state.global_step)
         self._recorder = self._run._recorder

@@ -213,6 +213,16 @@ class Fingerprint(unittest.TestCase):
         model._is_fsdp_managed_module = True
         self.assertEqual(_fingerprint.of_model(FullyShardedDataParallel(model)), expected)
 
+    def test_on_how_many_gpus_a_process_computes_is_told_where_they_are_several(self):
+        class DataParallel(torch.nn.Module):
+            def __init__(self, model, gpus):
+                super().__init__()
+                self.module, self.device_ids = model, list(range(gpus))
+
+        for gpus, expected in ((0, None), (1, None), (4, "4")):
+            found = _fingerprint.of_model(DataParallel(torch.nn.Linear(2, 2), gpus))
+            self.assertEqual(found.get("gpus_per_process"), expected)
+
     def test_what_fully_shard_made_of_a_model_keeps_the_models_name(self):
         class FSDPLinear(torch.nn.Linear):
             pass

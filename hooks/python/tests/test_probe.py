@@ -306,6 +306,16 @@ class Probing(unittest.TestCase):
         self.assertEqual(self.said()[:2], ("could_not_run", probe.reason), "an agent reads the same")
         self.assertEqual(self.cuda.calls("cuCtxGetCurrent"), 0, "no driver is asked")
 
+    def test_a_model_on_another_gpu_than_the_current_one_is_a_reason(self):
+        probe = self.probe()
+        on_3 = types.SimpleNamespace(device=torch.device("cuda:3"))
+        self.run_of_test._model = mock.Mock(**{"parameters.side_effect": lambda: iter([on_3])})
+        with mock.patch.object(torch.cuda, "current_device", lambda: 0):
+            self.until(lambda: probe.runs > 0)
+        self.assertEqual(probe.verdict, "could not measure")
+        self.assertIn("on another GPU", probe.reason)
+        self.assertEqual(self.cuda.calls("cuCtxGetCurrent"), 0, "no driver is asked")
+
     def test_an_error_of_the_framework_is_a_reason(self):
         probe = self.probe()
         with mock.patch.object(torch.cuda, "current_stream", side_effect=AttributeError("no streams here")):

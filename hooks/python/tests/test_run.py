@@ -4,6 +4,7 @@ import copy
 import os
 import pickle
 import unittest
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -11,9 +12,8 @@ import torch
 import gpufleet
 from gpufleet import _identity, _mesh
 from gpufleet._ending import Ending
-from gpufleet._flops import of_shape
 from gpufleet._run import Run
-from gpufleet._timing import GpuClock
+from gpufleet._timing import HostClock, NoClock, clock_for
 from support import run_of_test
 
 
@@ -60,23 +60,6 @@ class Recording(unittest.TestCase):
         self.assertEqual([(step["tokens"], step["samples"]) for step in steps], [(31, 6), (5, 0)])
         self.assertEqual(steps[1]["model_flops"], 1e12)
 
-    def test_flops_follow_the_tokens(self):
-        run = run_of_test()
-        run.flops(per_token=1e9)
-        run.step(tokens=100)
-        said = run.snapshot()
-        self.assertEqual(said["model_flops"], 1e11)
-        self.assertEqual((said["plan"]["flops_per_token"], said["plan"]["flops_source"]), (1e9, "explicit"))
-
-    def test_measured_flops_are_those_of_the_step(self):
-        if not hasattr(torch.utils, "flop_counter") and torch.__version__ < "2.1":
-            self.assertIsNone(run_of_test().measure_flops().__enter__()._counter, "it fails open")
-            return
-        run = run_of_test()
-        with run.measure_flops():
-            torch.ones(4, 8) @ torch.ones(8, 16)
-        self.assertEqual(run.snapshot()["plan"]["flops_per_step"], 2 * 4 * 8 * 16)
-
     def test_values_are_kept_and_those_that_are_no_numbers_counted(self):
         run = run_of_test()
         run.step(loss=torch.tensor(float("nan")), gradient_norm=1.5, learning_rate=1e-4)
@@ -115,6 +98,33 @@ class Recording(unittest.TestCase):
         self.assertEqual([batch.tolist() for batch in data], [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]])
         run.step()
         self.assertEqual(run.snapshot()["tokens_total"], 45)
+
+    def test_a_loader_that_iterates_in_its_own_way_is_waited_for_in_measured_time(self):
+        class Own(torch.utils.data.DataLoader):
+            def __iter__(self):
+                yield from self.dataset
+
+        class Through(torch.utils.data.DataLoader):
+            def __iter__(self):
+                return super().__iter__()
+
+        for kind in (torch.utils.data.DataLoader, Own, Through):
+            run = run_of_test()
+            watched, other = kind([1, 2]), kind([1, 2])
+            run.watch(loader=watched)
+            self.assertEqual([int(it) for it in watched], [1, 2])
+            self.assertEqual([int(it) for it in other], [1, 2])
+            self.assertEqual(run.snapshot()["phases"]["data_wait"][1], 3, f"{kind}: two batches and the end")
+
+    def test_what_is_iterated_over_says_how_many_batches_as_the_loaders_own_does(self):
+        run = run_of_test()
+        batches = iter(run.data(torch.utils.data.DataLoader(list(range(10)), batch_size=2)))
+        self.assertEqual((len(batches), bool(batches)), (5, True))
+        endless = iter(run.data(it for it in [1]))
+        with self.assertRaises(TypeError):
+            len(endless)
+        self.assertTrue(endless)
+        self.assertEqual(list(endless), [1])
 
     def test_what_the_loader_raises_reaches_the_script(self):
         def broken():
@@ -187,10 +197,11 @@ class Hooks(unittest.TestCase):
 
             through = set()
 
-            def record(self):
-                self.is_recorded = True
+            def record(self, stream):
+                assert stream == "the stream of GPU 3", "the model is there, whichever is CUDA's current one"
 
             def query(self):
+                assert not cuda.is_capturing, "asked now, CUDA ends the capture"
                 return self in self.through
 
             def elapsed_time(self, _end):
@@ -203,6 +214,9 @@ class Hooks(unittest.TestCase):
             def is_current_stream_capturing(self):
                 return self.is_capturing
 
+            def current_stream(self, device):
+                return f"the stream of GPU {device}"
+
             def Event(self, enable_timing):
                 assert enable_timing
                 self.made.append(Event())
@@ -210,7 +224,8 @@ class Hooks(unittest.TestCase):
 
         run = run_of_test()
         cuda = Cuda()
-        clock = GpuClock(run._recorder, mock.Mock(cuda=cuda))
+        parameters = [SimpleNamespace(device=torch.device(it)) for it in ("cuda:3", "cpu", "cuda:3")]
+        clock = clock_for(parameters, run._recorder, mock.Mock(cuda=cuda))
         for _ in range(3):
             clock.end(clock.begin("forward"))
         clock.drain()
@@ -224,12 +239,36 @@ class Hooks(unittest.TestCase):
         cuda.is_capturing = True
         clock.end(clock.begin("optimizer"))
         self.assertEqual(len(clock._on_the_way), 2, "nothing goes into a graph that is captured")
+        clock.drain()
         cuda.is_capturing = False
         begun = clock.begin("forward")
         cuda.is_capturing = True
         clock.end(begun)
         cuda.is_capturing = False
         self.assertIn(begun[1], clock._free, "its events are not lost to a capture that began meanwhile")
+
+
+    def test_phases_on_several_gpus_are_not_timed_by_the_clock_of_one(self):
+        for devices, expected in (((), HostClock), (("cpu",), HostClock), (("cuda:0", "cuda:1"), NoClock), (("meta",), NoClock)):
+            parameters = (SimpleNamespace(device=torch.device(it)) for it in devices)
+            self.assertIs(type(clock_for(parameters, run_of_test()._recorder, torch)), expected, devices)
+
+    def test_what_is_on_its_way_is_not_asked_for_while_a_graph_is_captured(self):
+        asked = []
+        event = mock.Mock(**{"query.side_effect": lambda: asked.append("reading") or True})
+        run = run_of_test()
+        run.step()
+        run._readings._slots, run._readings._events = torch.tensor([0.5]), [event]
+        run._readings._on_the_way.append(("loss", 1, 0))
+        run._watch = mock.Mock(**{"drain.side_effect": lambda: asked.append("phases")})
+        capturing = {"is_initialized": lambda: True, "is_current_stream_capturing": lambda: True}
+        with mock.patch.multiple(torch.cuda, **capturing):
+            run._now_and_then()
+            run.finish()
+        self.assertEqual(asked, [])
+        run._now_and_then()
+        self.assertEqual(asked, ["reading", "phases"])
+        self.assertEqual(run.snapshot()["learning"]["loss"], (0.5, 1))
 
 
 class FailingOpen(unittest.TestCase):
@@ -311,6 +350,17 @@ class Identity(unittest.TestCase):
         self.check(batch, rank=None, launcher=None, job_uid="77")
         self.check({"RANK": "x", "WORLD_SIZE": "2"}, rank=None, launcher=None)
         self.check({**slurm, "GPUFLEET_JOB_NAME": "mine", "GPUFLEET_ATTEMPT": "0"}, job_name="mine", attempt=0)
+
+    def test_the_gpu_of_a_rank_is_that_of_its_model_and_without_one_cudas_current_one(self):
+        properties = {0: mock.Mock(uuid="GPU-0"), 3: mock.Mock(uuid="GPU-3")}
+        cuda = {"is_initialized": lambda: True, "current_device": lambda: 0, "get_device_properties": properties.get}
+        on_3, on_none = (
+            mock.Mock(**{"parameters.side_effect": lambda it=it: iter([SimpleNamespace(device=torch.device(it))])})
+            for it in ("cuda:3", "cpu")
+        )
+        with mock.patch.multiple(torch.cuda, **cuda):
+            for model, expected in ((on_3, "GPU-3"), (on_none, "GPU-0"), (None, "GPU-0")):
+                self.assertEqual(_identity.from_frameworks(model)["gpu_uuid"], expected)
 
     def test_a_worker_of_ray_is_asked_what_its_environment_does_not_say(self):
         context = mock.Mock(**{
@@ -475,32 +525,6 @@ class Identity(unittest.TestCase):
         state.get_tensor_model_parallel_world_size.return_value = 2
         with mock.patch.dict("sys.modules", {"megatron.core.parallel_state": state}):
             self.assertEqual(_mesh.find(), {"tp": (1, 2), "mesh_source": "megatron"})
-
-
-class Flops(unittest.TestCase):
-    def test_by_shape_they_are_those_of_the_convention(self):
-        class Config:
-            num_hidden_layers, num_attention_heads, hidden_size = 2, 4, 16
-
-        class Model(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.config = Config()
-                self.embedding = torch.nn.Embedding(100, 16)
-                self.body = torch.nn.Linear(16, 32, bias=False)
-                self.head = torch.nn.Linear(32, 100, bias=False)
-
-        model = Model()
-        attention = 12 * 2 * 16 * 64
-        multiplied = 16 * 32 + 32 * 100
-        per_token, parameters = of_shape(model, 64)
-        self.assertEqual((per_token, parameters), (6 * multiplied + attention, 100 * 16 + multiplied))
-        model.body.weight.requires_grad_(False)
-        self.assertEqual(of_shape(model, 64)[0], 6 * multiplied - 2 * 16 * 32 + attention)
-        # A head that is the embedding counts: a token is multiplied with it.
-        model.head = torch.nn.Linear(16, 100, bias=False)
-        model.head.weight = model.embedding.weight
-        self.assertEqual(of_shape(model, 64)[0], 4 * 16 * 32 + 6 * 1600 + attention)
 
 
 if __name__ == "__main__":

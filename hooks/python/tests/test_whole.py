@@ -222,7 +222,87 @@ class OfTensorParallelism(unittest.TestCase):
                 self.assertEqual(of_shape(model, 64), WHOLE)
 
 
+class OfPackedWeights(unittest.TestCase):
+    def test_those_of_4_bits_count_as_what_they_were_packed_from(self):
+        embedding, _, head = plain()
+        packed = Parameter(BODY // 2, requires_grad=False, dtype=torch.uint8, quant_state=Some(shape=(16, 32)))
+        found = of_shape(model_of(embedding, packed, head), 64)
+        self.assertEqual(found, (4 * BODY + 6 * HEAD + ATTENTION, LOOKUP + BODY + HEAD))
+
+    def test_those_of_8_bits_are_a_number_each(self):
+        self.assertEqual(of_shape(model_of(*plain(dtype=torch.int8)), 64), WHOLE)
+
+    def test_where_nobody_says_how_many_there_are_they_are_refused(self):
+        embedding, body, head = plain()
+        as_parameter = model_of(embedding, Parameter(BODY // 8, dtype=torch.int32), head)
+        as_buffer, within_fsdp = model_of(embedding, None, head), model_of(embedding, body, head)
+        as_buffer._modules["body"]._buffers = {"qweight": torch.zeros(2, 32, dtype=torch.int32)}
+        within_fsdp._modules["body"].quant_state = Some(shape=(16, 32))
+        for model in (as_parameter, as_buffer, within_fsdp):
+            with self.assertRaisesRegex(Unknown, "several weights of few bits"):
+                of_shape(model, 64)
+
+
+class OfExperts(unittest.TestCase):
+    def mixture(self, **config):
+        embedding, body, head = plain()
+        layer = Module(experts=Module(first=Module(body)))
+        model = Model(embedding=Embedding(embedding), layer=layer, head=Module(head))
+        model.config = Some(**vars(Model.config), **config)
+        return model
+
+    def test_a_token_goes_through_as_many_as_the_config_says_in_whatever_words(self):
+        for config in (
+            dict(num_local_experts=8, num_experts_per_tok=2, top_k=50),
+            dict(num_moe_experts=8, moe_router_topk=2),
+            dict(ffn_config=Some(moe_num_experts=8, moe_top_k=2, top_k=50), top_k=50),
+        ):
+            found = of_shape(self.mixture(**config), 64)[0]
+            self.assertEqual(found, 6 * (BODY / 4 + HEAD) + ATTENTION, config)
+
+    def test_what_does_not_say_it_is_refused(self):
+        for config in ({}, dict(num_experts=8), dict(num_experts=8, top_k=50), dict(num_experts=[8], moe_topk=[2])):
+            with self.assertRaisesRegex(Unknown, "how many of them a token goes through"):
+                of_shape(self.mixture(**config), 64)
+
+    def test_experts_whose_parameters_are_not_told_from_others_are_refused(self):
+        model = model_of(*plain())
+        for config in (dict(num_local_experts=8, num_experts_per_tok=2), dict(num_local_experts=8)):
+            with self.assertRaisesRegex(Unknown, "tells of 8 experts"):
+                of_shape(model, 64, Some(**vars(Model.config), **config))
+        one = Some(**vars(Model.config), num_experts=1)
+        self.assertEqual(of_shape(model, 64, one), WHOLE)
+
+
 class Told(unittest.TestCase):
+    def test_a_model_on_several_gpus_is_refused(self):
+        parts = [Parameter(it.numel(), device=torch.device("cuda", gpu)) for it, gpu in zip(plain(), (0, 0, 1))]
+
+        class DataParallel(Model):
+            device_ids = [0, 1]
+
+        for model in (model_of(*parts), model_of(*plain(), kind=DataParallel)):
+            with self.assertRaisesRegex(Unknown, "several GPUs"):
+                of_shape(model, 64)
+        parts[2].device = torch.device("cuda", 0)
+        self.assertEqual(of_shape(model_of(*parts), 64), WHOLE)
+
+    def test_a_replica_is_not_asked_for_its_shape(self):
+        run = run_of_test()
+        model = torch.nn.Sequential(torch.nn.Embedding(100, 16), torch.nn.Linear(16, 100, bias=False))
+        model.config, model._is_replica = Model.config, True
+        run.watch(model)
+        model(torch.zeros(2, 64, dtype=torch.long))
+        run.step()
+        said = run.snapshot()
+        self.assertIn("several GPUs", said["fingerprint"]["flops_refused"])
+        self.assertEqual((said["model_flops"], said["tokens_total"]), (0, 128))
+
+    def test_a_model_of_encoder_and_decoder_is_refused(self):
+        config = Some(**vars(Model.config), is_encoder_decoder=True)
+        with self.assertRaisesRegex(Unknown, "an encoder and a decoder"):
+            of_shape(model_of(*plain()), 64, config)
+
     def test_a_run_says_why_it_tells_no_flops(self):
         run = run_of_test()
         with mock.patch.object(run, "_given_mesh", {"pp": (0, 2)}):

@@ -196,6 +196,35 @@ async fn a_rank_on_a_mig_instance_costs_that_part_of_its_card() {
 }
 
 #[tokio::test]
+async fn a_rank_that_computes_on_more_gpus_than_it_names_has_no_price() {
+    let card = fixture::gpu("prod", "desk", 0, Does::Work, Origin::Live);
+    let mut config = Config::for_tests();
+    let price = ("NVIDIA H100 80GB HBM3".to_owned(), "3.6".to_owned());
+    config.detect.gpu_hour_usd = [price].into();
+    let rank = RankFacts {
+        gpu: Arc::clone(&card.key.id),
+        ..RankFacts::default()
+    };
+    let key = RunKey {
+        cluster: "prod".into(),
+        run: RunId::parse("n/job/u/0").expect("an id"),
+    };
+    let mut run = Run::of_store(KnownRun {
+        key: key.clone(),
+        facts: RunFacts::default(),
+        ranks: vec![(0, rank)],
+        is_part: false,
+    });
+    let server = server_with(config, vec![card], false).await;
+    for (gpus, hour) in [("1", Some(3_600_000_000)), ("4", None)] {
+        let pair = ("gpus_per_process".to_owned(), gpus.to_owned());
+        run.facts.fingerprint.extend([pair]);
+        let price = cost::price(&server.app, (&key, &run));
+        assert_eq!(price.clone().ok(), hour, "{gpus}: {price:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_card_is_one_gpu_without_a_price_or_an_owner_however_many_replicas_it_has() {
     let card = fixture::gpu("prod", "desk", 0, Does::Unknown, Origin::Live);
     let replica = |number: u32| {

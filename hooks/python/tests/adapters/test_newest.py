@@ -80,7 +80,6 @@ class Newest(unittest.TestCase):
                 held = sum(it.numel() for it in model.parameters())
                 run = gpufleet.watch(model)
                 run._plan.clear()
-                run._watch._knows_flops = False
                 model(torch.zeros(4, 6, dtype=torch.long)).sum().backward()
                 print(held < 600, run._plan.get("flops_per_token"), run._plan.get("parameters"))
         """
