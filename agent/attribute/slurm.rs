@@ -4,12 +4,10 @@
 //! The job's number comes from the cgroup of its processes, from the prolog or from `squeue`. A controller that does not
 //! answer costs the names and not the number.
 //!
-//! Limits: [`MAX_JOBS`], [`ANSWER_WITHIN`], [`MAX_ANSWER_BYTES`], [`ASK_AGAIN`].
+//! Limits: [`MAX_JOBS`], [`ANSWER_WITHIN`], [`MAX_ANSWER_BYTES`].
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gpufleet_telemetry::holder::cut;
@@ -17,11 +15,10 @@ use gpufleet_telemetry::identity::attribute;
 use serde::Deserialize;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
-use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::labels::Facts;
-use super::standing::{Source, Standing};
+use super::learned::Ask;
+use super::standing::Source;
 
 /// Most jobs that are known at once: one for each share of 16 GPUs.
 const MAX_JOBS: usize = 128;
@@ -31,9 +28,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Most bytes of an answer: a job of 4,000 nodes has some hundred KB.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
-
-/// When a job is asked for again of which nothing could be learned.
-const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The first release whose commands print JSON: 21.08.
 const FIRST_WITH_JSON: (u32, u32) = (21, 8);
@@ -67,27 +61,8 @@ struct Job {
     name: String,
 }
 
-/// What is known of the jobs; a task of its own asks.
-#[derive(Debug)]
-pub(super) struct Slurm {
-    shared: Arc<Shared>,
-    task: tokio::task::AbortHandle,
-}
-
-#[derive(Debug)]
-struct Shared {
-    scontrol: PathBuf,
-    state: Mutex<State>,
-    wake: Notify,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    wanted: BTreeSet<u64>,
-    known: Arc<BTreeMap<u64, Facts>>,
-    failed: BTreeMap<u64, Instant>,
-    standing: Standing,
-}
+/// Slurm's controller, asked for jobs by this program.
+pub(super) struct Scontrol(pub(super) PathBuf);
 
 /// Whether the machine under `root` is a node of Slurm.
 pub fn is_node(root: &Path) -> bool {
@@ -99,90 +74,15 @@ pub fn is_node(root: &Path) -> bool {
     SLURMD.iter().any(is_there)
 }
 
-impl Slurm {
-    /// Asks this program; needs a runtime.
-    pub(super) fn start(scontrol: &Path) -> Self {
-        let shared = Arc::new(Shared {
-            scontrol: scontrol.to_owned(),
-            state: Mutex::default(),
-            wake: Notify::new(),
-        });
-        let task = tokio::spawn(Arc::clone(&shared).keep());
-        Self {
-            shared,
-            task: task.abort_handle(),
-        }
-    }
+impl Ask for Scontrol {
+    type Thing = u64;
+    type Answer = Facts;
 
-    /// What is known of jobs, and how the controller is doing; none where it was never asked.
-    pub(super) fn known(&self) -> (Arc<BTreeMap<u64, Facts>>, Standing) {
-        let state = self.shared.lock();
-        (Arc::clone(&state.known), state.standing.clone())
-    }
+    const SOURCE: Source = Source::Slurm;
+    const MAX: usize = MAX_JOBS;
 
-    /// Says which jobs hold something.
-    pub(super) fn want(&self, jobs: BTreeSet<u64>) {
-        self.shared.lock().wanted = jobs;
-        self.shared.wake.notify_one();
-    }
-}
-
-impl Drop for Slurm {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn keep(self: Arc<Self>) {
-        loop {
-            match self.next() {
-                None => self.wake.notified().await,
-                Some(job) => {
-                    let asked = ask(&self.scontrol, job).await;
-                    self.note(job, asked);
-                }
-            }
-        }
-    }
-
-    /// A job that is to be asked for.
-    fn next(&self) -> Option<u64> {
-        let mut state = self.lock();
-        let State {
-            wanted,
-            known,
-            failed,
-            ..
-        } = &mut *state;
-        if known.keys().any(|it| !wanted.contains(it)) {
-            Arc::make_mut(known).retain(|it, _| wanted.contains(it));
-        }
-        failed.retain(|it, _| wanted.contains(it));
-        let is_due = |job: &&u64| {
-            let again = |at: &Instant| at.elapsed() > ASK_AGAIN;
-            !known.contains_key(*job) && failed.get(*job).is_none_or(again)
-        };
-        wanted.iter().take(MAX_JOBS).find(is_due).copied()
-    }
-
-    fn note(&self, job: u64, asked: Result<Facts, String>) {
-        let mut state = self.lock();
-        match asked {
-            Ok(facts) => {
-                Arc::make_mut(&mut state.known).insert(job, facts);
-                state.failed.remove(&job);
-                state.standing.heard();
-            }
-            Err(error) => {
-                state.failed.insert(job, Instant::now());
-                state.standing.failed(Source::Slurm, error);
-            }
-        }
+    async fn ask(&self, job: &u64) -> Result<Facts, String> {
+        ask(&self.0, *job).await
     }
 }
 
@@ -271,9 +171,11 @@ pub fn understands(bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
+    use super::super::learned::Learned;
     use super::*;
 
     /// A program in place of `scontrol`.
@@ -374,7 +276,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join("asked");
         let script = format!("echo \"$3\" >>{}\ncat <<'X'\n{ANSWER}\nX", log.display());
-        let slurm = Slurm::start(&stand_in(folder.path(), &script));
+        let slurm = Learned::start(Scontrol(stand_in(folder.path(), &script)));
         let both = BTreeSet::from([77, 78]);
         slurm.want(both.clone());
         let wait_for = async |count| {
