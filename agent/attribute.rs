@@ -140,6 +140,10 @@ section! {
 /// The name of this reader.
 pub const SOURCE: &str = "attribute";
 
+/// What to do where other users' processes cannot be seen.
+pub(crate) const SEE_PROCESSES: &str =
+    "run as root, or mount /proc without hidepid; in Kubernetes set hostPID: true";
+
 /// For so long counts what the kubelet said last: three ticks, in which a kubelet restarts.
 const KEEP_FOR: Duration = Duration::from_secs(30);
 

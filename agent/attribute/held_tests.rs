@@ -606,7 +606,8 @@ fn on_a_machine_without_kubernetes_the_prolog_and_then_the_processes_tell() {
     here(&[], Some(&[3, 6]), "process:ada/python3");
     here(&[], Some(&[2, 3, 4]), "slurm:7");
     here(&[], Some(&[4, 99]), "process:bob/python3");
-    let hidden = "unnamed: 2 processes that the agent cannot see; in Kubernetes set hostPID: true";
+    let hidden = "unnamed: 2 processes that the agent cannot see; run as root, or mount /proc without hidepid; in \
+        Kubernetes set hostPID: true";
     here(&[], Some(&[98, 99]), hidden);
     let passing = "not_heard: the processes on it ended or began in this round";
     here(&[], Some(&[97]), passing);
