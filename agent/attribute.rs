@@ -7,8 +7,9 @@
 //! as that nobody holds it.
 //!
 //! Read in this order: [`users`], [`kubelet`], [`exported`], [`devices`] and [`replicas`], [`cgroup`] and [`processes`],
-//! [`api`] and [`cluster`] with [`pods`] and [`labels`], [`learned`] and [`slurm`], [`prolog`], [`allocations`] and [`given`],
-//! [`names`], [`look`], [`node`] and [`metadata`]; [`by_process`] and [`held`] lay it together, [`health`] says how it goes.
+//! [`api`] and [`cluster`] with [`pods`] and [`labels`], [`learned`] with [`claims`] and [`slurm`], [`prolog`],
+//! [`allocations`] and [`given`], [`names`], [`look`], [`node`] and [`metadata`]; [`by_process`] and [`held`] lay it together,
+//! [`health`] says how it goes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,8 @@ mod pods;
 
 mod cluster;
 
+mod claims;
+
 pub mod slurm;
 
 mod prolog;
@@ -83,6 +86,7 @@ pub mod bytes;
 
 use allocations::{Allocations, Given};
 use answers::Answers;
+use claims::Claims;
 use cluster::Cluster;
 use exported::{Exported, Told};
 use held::{Found, Known, Kubelet};
@@ -150,7 +154,7 @@ const KEEP_FOR: Duration = Duration::from_secs(30);
 /// Longest a round may take: the kubelet's answer and the look.
 const DEADLINE: Duration = Duration::from_millis(3_500);
 
-/// For so long a round waits for what is said of a job that it was the first to find; of each once.
+/// For so long a round waits for what is said of a job or a claim that it was the first to find; of each once.
 const NEW_WITHIN: Duration = Duration::from_secs(1);
 
 /// So long after its beginning a round waits for nobody any more: the rest of it needs no time.
@@ -191,6 +195,8 @@ pub struct Attribution {
 
 struct Tasks {
     cluster: Option<Cluster>,
+    /// None where there is nobody to ask.
+    claims: Option<Learned<Claims>>,
     slurm: Learned<Scontrol>,
     names: Option<Names>,
     allocations: Option<Allocations>,
@@ -366,6 +372,7 @@ impl Attribution {
         let (server, sys, getent) = (&self.metadata_server, &self.sys, &self.getent);
         self.tasks.get_or_insert_with(|| Tasks {
             cluster: Cluster::start(&node.node, config),
+            claims: Claims::start(config),
             slurm: Learned::start(Scontrol(config.scontrol_path.clone())),
             // A container's directory is not the node's.
             names: (!self.is_in_pod).then(|| Names::start(getent)),
@@ -401,8 +408,12 @@ impl Tasks {
         let allocations = self.allocations.as_ref().map(Allocations::known);
         let (given, allocations) = allocations.unwrap_or_default();
         let (jobs, slurm) = self.slurm.known();
+        let claims = self.claims.as_ref().map(Learned::known);
+        let (claims, claims_standing) = claims.unwrap_or_default();
         let answers = Answers {
             cluster: self.cluster.as_ref().map(Cluster::known),
+            claims,
+            claims_standing,
             jobs,
             slurm,
             allocations,
@@ -411,11 +422,17 @@ impl Tasks {
     }
 
     /// Has asked for what a round was the first to find, and waits for it a moment: what is sent next would have a job
-    /// without its owner, and a short one for good. Whether there was something new.
+    /// without its owner, and a short one for good, or a GPU held by who only looks at it. Whether there was something new.
     async fn ask_for_new(&self, found: &Found, until: Instant) -> bool {
         let jobs = self.slurm.want(found.jobs.clone());
+        let mut is_new = !jobs.is_empty();
+        if let Some(asked) = &self.claims {
+            let claims = asked.want(found.claims.clone());
+            asked.wait_for(&claims, until).await;
+            is_new |= !claims.is_empty();
+        }
         self.slurm.wait_for(&jobs, until).await;
-        !jobs.is_empty()
+        is_new
     }
 }
 

@@ -26,6 +26,7 @@ impl Attribution {
         [
             (Source::Kubelet, kubelet),
             (Source::Kubernetes, cluster),
+            (Source::Claims, was_asked(&answers.claims_standing)),
             (Source::Slurm, was_asked(&answers.slurm)),
             (Source::Allocations, was_asked(&answers.allocations)),
         ]

@@ -38,6 +38,10 @@ impl Names for Someone {
         (uid == POD_UID).then(|| ("a".to_owned(), "runs".to_owned()))
     }
 
+    fn only_looks(&self, claim: &str, device: &str) -> bool {
+        (claim, device) == ("monitoring/dcgm", "gpu-0")
+    }
+
     fn job(&self, job: u64) -> Facts {
         vec![(
             attribute::SLURM_ACCOUNT.to_owned(),
@@ -428,6 +432,38 @@ fn pods_that_share_a_claim_are_meant_to() {
         reason(["a/c", "a/d"]),
         BTreeMap::from([("claimed_twice", 1)])
     );
+}
+
+#[test]
+fn a_pod_whose_claim_gives_a_device_only_to_look_at_does_not_hold_it() {
+    let resource = Resource::new(ResourceKind::Gpu, "GPU-0").with(attribute::GPU_MINOR, "0");
+    let cards = [Card {
+        resource: Arc::new(resource),
+        processes: Some(Vec::new()),
+    }];
+    let check = |held: &[Held], expected: &str| {
+        let list = list(held);
+        let found = found(&Known {
+            cards: &cards,
+            kubelet: Kubelet::Said(&list),
+            slurm: Slurm::NotHere,
+            given: None,
+            looked: &Looked::default(),
+            names: &Someone,
+        });
+        assert_eq!(told(&found), expected, "{held:?}");
+        assert_eq!(found.strangers, BTreeSet::new());
+        let claims: BTreeSet<String> = held.iter().filter_map(|it| it.claim.clone()).collect();
+        assert_eq!(found.claims, claims, "they are asked for, and stay so");
+    };
+    let looks = held("dcgm", "gpu-0", Some("monitoring/dcgm"));
+    let trains = held("runs", "gpu-0", Some("a/train"));
+    check(std::slice::from_ref(&looks), "");
+    check(&[looks.clone(), trains.clone()], "pod:a/runs");
+    check(&[looks, held("runs", "GPU-0", None)], "pod:a/runs");
+    // Another claim of the same pod, of which nothing is known.
+    let unknown = held("dcgm", "gpu-0", Some("monitoring/other"));
+    check(&[unknown, trains], "claimed_twice: pod:a/dcgm, pod:a/runs");
 }
 
 #[test]

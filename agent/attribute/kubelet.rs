@@ -54,7 +54,7 @@ const OF_GPUS: [&str; 2] = ["gpu", "mig-"];
 const GPUS: [&str; 3] = ["GPU-", "MIG-", "nvidia"];
 
 /// The driver of dynamic resources that hands out GPUs.
-const DRIVER: &str = "gpu.nvidia.com";
+pub(super) const DRIVER: &str = "gpu.nvidia.com";
 
 /// The question: everything.
 #[derive(Clone, PartialEq, prost::Message)]

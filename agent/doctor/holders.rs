@@ -90,6 +90,14 @@ async fn asks(api: &Api, config: &Config, node: &str) -> Result<String, ApiError
     if !own.namespace_labels.is_empty() {
         api.get::<Value>("/api/v1/namespaces/default").await?;
     }
+    if !own.kubelet_socket.as_os_str().is_empty() {
+        // That there is none of this name says who may ask.
+        let claim = api::claim("v1", "default", "gpufleet-doctor");
+        match api.get::<Value>(&claim).await {
+            Err(error) if !error.is_not_found() => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
     Ok("of this node and its pods".to_owned())
 }
 
