@@ -113,6 +113,11 @@ section! {
         /// is no node of Kubernetes. Empty: nobody is asked; the pods that an exporter names hold GPUs then.
         pub kubelet_socket: PathBuf =
             PathBuf::from("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        /// The name of the agent's own pod, as the downward API tells it. A list of the kubelet without that pod is not
+        /// believed: it has just begun, and does not know its pods yet. Empty: every list is believed.
+        pub pod_name: String = String::new(),
+        /// The namespace of that pod.
+        pub pod_namespace: String = String::new(),
         /// The address of the Kubernetes API, https:// unless it is on this machine. Empty: where a pod
         /// finds it, and nobody is asked where there is no token.
         pub kubernetes_url: String = String::new(),
@@ -220,12 +225,24 @@ impl AttributeConfig {
             "attribute.labels and attribute.namespace_labels are {labels}: together they may be {}",
             attribute::MAX_HOLDER_LABELS
         );
+        anyhow::ensure!(
+            self.pod_name.is_empty() == self.pod_namespace.is_empty(),
+            "attribute.pod_name = \"{}\", attribute.pod_namespace = \"{}\": set both or neither",
+            self.pod_name,
+            self.pod_namespace
+        );
         match self.kubernetes_url.as_str() {
             "" => Ok(()),
             url => kubernetes::is_secure(url, api::URL_KEY)
                 .map(|_| ())
                 .map_err(anyhow::Error::from_boxed),
         }
+    }
+
+    /// Namespace and name of the agent's own pod; none where that is not known.
+    pub(crate) fn own_pod(&self) -> Option<(&str, &str)> {
+        let own = (self.pod_namespace.as_str(), self.pod_name.as_str());
+        (!self.pod_name.is_empty()).then_some(own)
     }
 
     /// Whether its files can be used now. A start does not depend on it: in a pod that has just begun they
@@ -392,7 +409,7 @@ impl Attribution {
         if !self.has_kubelet || socket.as_os_str().is_empty() {
             return;
         }
-        match kubelet::list(&self.config.kubelet_socket).await {
+        match kubelet::list(socket, self.config.own_pod()).await {
             Ok(list) => {
                 self.list = list;
                 self.kubelet.heard();

@@ -252,6 +252,19 @@ fn an_address_or_a_file_that_cannot_be_used_is_named_with_its_key() {
     assert_eq!(refused(&config), "", "a machine without a token is no pod");
 }
 
+#[test]
+fn the_agent_s_own_pod_is_known_by_name_and_namespace_or_not_at_all() {
+    let root = tempfile::tempdir().expect("a folder");
+    let mut own = config(root.path()).attribute;
+    assert_eq!(own.own_pod(), None);
+    own.pod_name = "agent-1".to_owned();
+    let error = own.check().expect_err("no namespace").to_string();
+    assert!(error.contains("attribute.pod_namespace"), "{error}");
+    own.pod_namespace = "gpufleet".to_owned();
+    own.check().expect("both are there");
+    assert_eq!(own.own_pod(), Some(("gpufleet", "agent-1")));
+}
+
 #[tokio::test]
 async fn a_pod_whose_token_is_not_there_yet_starts_all_the_same_and_says_so() {
     let root = tempfile::tempdir().expect("a folder");

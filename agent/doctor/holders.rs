@@ -35,7 +35,7 @@ pub(super) async fn kubelet(machine: &Machine, config: &AttributeConfig) -> Find
         }
         return Finding::skip(CHECK, "not a Kubernetes node");
     }
-    match kubelet::list(&socket).await {
+    match kubelet::list(&socket, config.own_pod()).await {
         Ok(list) => {
             let devices = list.held.len() + list.left_out;
             Finding::yes(CHECK, format!("it lists {devices} GPUs that pods hold"))
