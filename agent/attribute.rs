@@ -7,10 +7,11 @@
 //! as that nobody holds it.
 //!
 //! Read in this order: [`users`], [`kubelet`], [`exported`], [`devices`] and [`replicas`], [`cgroup`] and [`processes`],
-//! [`api`] and [`cluster`] with [`pods`] and [`labels`], [`slurm`], [`prolog`], [`allocations`] and [`given`], [`names`],
-//! [`look`], [`node`] and [`metadata`]; [`by_process`] and [`held`] lay it together.
+//! [`api`] and [`cluster`] with [`pods`] and [`labels`], [`learned`] with [`claims`] and [`slurm`], [`prolog`],
+//! [`allocations`] and [`given`], [`names`], [`look`], [`node`] and [`metadata`]; [`by_process`] and [`held`] lay it together,
+//! [`health`] says how it goes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +19,9 @@ use std::{fs, io};
 
 use gpufleet_program::kubernetes;
 use gpufleet_program::section;
-use gpufleet_telemetry::catalog::{Metric, own};
-use gpufleet_telemetry::event::{Event, EventKind, Severity};
-use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind, attribute};
-use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
+use gpufleet_telemetry::identity::attribute;
+use gpufleet_telemetry::sample::Readings;
+use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::read::{NodeFacts, Read, ReadError, ReadFuture, Readers, Turn, Wiring, boxed};
@@ -48,6 +48,8 @@ mod pods;
 
 mod cluster;
 
+mod claims;
+
 pub mod slurm;
 
 mod prolog;
@@ -70,6 +72,8 @@ mod task;
 
 mod answers;
 
+mod learned;
+
 mod by_process;
 
 mod held;
@@ -78,23 +82,27 @@ mod strange;
 
 mod resources;
 
+mod health;
+
 pub mod bytes;
 
-use allocations::Allocations;
+use allocations::{Allocations, Given};
 use answers::Answers;
+use claims::Claims;
 use cluster::Cluster;
 use exported::{Exported, Told};
 use held::{Found, Known, Kubelet};
 use labels::Facts;
+use learned::Learned;
 use look::Look;
 use metadata::Metadata;
 use names::Names;
 use processes::Processes;
 use prolog::Prolog;
-use slurm::Slurm;
+use slurm::Scontrol;
 use standing::{Source, Standing};
 use strange::Strange;
-use users::Users;
+use users::{Card, Users};
 
 section! {
     /// Who holds which GPU: pods, Slurm jobs, processes.
@@ -107,6 +115,11 @@ section! {
         /// is no node of Kubernetes. Empty: nobody is asked; the pods that an exporter names hold GPUs then.
         pub kubelet_socket: PathBuf =
             PathBuf::from("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        /// The name of the agent's own pod, as the downward API tells it. A list of the kubelet without that pod is not
+        /// believed: it has just begun, and does not know its pods yet. Empty: every list is believed.
+        pub pod_name: String = String::new(),
+        /// The namespace of that pod.
+        pub pod_namespace: String = String::new(),
         /// The address of the Kubernetes API, https:// unless it is on this machine. Empty: where a pod
         /// finds it, and nobody is asked where there is no token.
         pub kubernetes_url: String = String::new(),
@@ -138,11 +151,21 @@ section! {
 /// The name of this reader.
 pub const SOURCE: &str = "attribute";
 
+/// What to do where other users' processes cannot be seen.
+pub(crate) const SEE_PROCESSES: &str =
+    "run as root, or mount /proc without hidepid; in Kubernetes set hostPID: true";
+
 /// For so long counts what the kubelet said last: three ticks, in which a kubelet restarts.
 const KEEP_FOR: Duration = Duration::from_secs(30);
 
 /// Longest a round may take: the kubelet's answer and the look.
 const DEADLINE: Duration = Duration::from_millis(3_500);
+
+/// For so long a round waits for what is said of a job or a claim that it was the first to find; of each once.
+const NEW_WITHIN: Duration = Duration::from_secs(1);
+
+/// So long after its beginning a round waits for nobody any more: the rest of it needs no time.
+const LATEST: Duration = Duration::from_secs(3);
 
 /// The reader.
 pub struct Attribution {
@@ -170,6 +193,8 @@ pub struct Attribution {
     list: kubelet::List,
     prolog: Prolog,
     look: Look,
+    /// How long it waits for what is said of something new: [`NEW_WITHIN`], but in tests.
+    patience: Duration,
     /// Who failed in the last round.
     failing: BTreeSet<Source>,
     strange: Strange,
@@ -177,7 +202,9 @@ pub struct Attribution {
 
 struct Tasks {
     cluster: Option<Cluster>,
-    slurm: Slurm,
+    /// None where there is nobody to ask.
+    claims: Option<Learned<Claims>>,
+    slurm: Learned<Scontrol>,
     names: Option<Names>,
     allocations: Option<Allocations>,
     metadata: Option<Metadata>,
@@ -200,12 +227,24 @@ impl AttributeConfig {
             "attribute.labels and attribute.namespace_labels are {labels}: together they may be {}",
             attribute::MAX_HOLDER_LABELS
         );
+        anyhow::ensure!(
+            self.pod_name.is_empty() == self.pod_namespace.is_empty(),
+            "attribute.pod_name = \"{}\", attribute.pod_namespace = \"{}\": set both or neither",
+            self.pod_name,
+            self.pod_namespace
+        );
         match self.kubernetes_url.as_str() {
             "" => Ok(()),
             url => kubernetes::is_secure(url, api::URL_KEY)
                 .map(|_| ())
                 .map_err(anyhow::Error::from_boxed),
         }
+    }
+
+    /// Namespace and name of the agent's own pod; none where that is not known.
+    pub(crate) fn own_pod(&self) -> Option<(&str, &str)> {
+        let own = (self.pod_namespace.as_str(), self.pod_name.as_str());
+        (!self.pod_name.is_empty()).then_some(own)
     }
 
     /// Whether its files can be used now. A start does not depend on it: in a pod that has just begun they
@@ -258,6 +297,7 @@ impl Attribution {
             list: kubelet::List::default(),
             prolog: Prolog::new(&own.slurm_jobs_folder, proc),
             look: Look::new(processes),
+            patience: NEW_WITHIN,
             failing: BTreeSet::new(),
             strange: Strange::default(),
             config: own.clone(),
@@ -265,15 +305,9 @@ impl Attribution {
     }
 
     async fn round(&mut self, turn: &Turn) -> Readings {
+        let began = Instant::now();
         let tasks = self.tasks(&turn.node);
-        let allocations = tasks.allocations.as_ref().map(Allocations::known);
-        let (given, allocations) = allocations.unwrap_or_default();
-        let answers = Answers {
-            cluster: tasks.cluster.as_ref().map(Cluster::known),
-            jobs: tasks.slurm.known().0,
-            slurm: tasks.slurm.known().1,
-            allocations,
-        };
+        let (mut answers, mut given) = tasks.answers();
         let in_cloud = tasks.metadata.as_ref().map(Metadata::known);
         let names = tasks.names.as_ref().map(Names::known).unwrap_or_default();
         self.ask_kubelet().await;
@@ -289,28 +323,13 @@ impl Attribution {
             || seen.prolog.is_some()
             || !seen.looked.jobs().is_empty()
             || slurm::is_node(&self.root);
-        let why = self
-            .kubelet
-            .error()
-            .unwrap_or("the kubelet is not asked: attribute.kubelet_socket is empty");
-        let kubelet = match self.kubelet.age() {
-            _ if !self.has_kubelet => Kubelet::NotHere,
-            Some(age) if age <= KEEP_FOR => Kubelet::Said(&self.list),
-            _ if told.is_empty() => Kubelet::NotHeard(why),
-            _ => Kubelet::ByExporter(&told, why),
-        };
-        let found = held::found(&Known {
-            cards: &cards,
-            kubelet,
-            slurm: match &self.look.seen.prolog {
-                Some(jobs) => held::Slurm::Wrote(jobs),
-                None if self.has_slurm => held::Slurm::Silent,
-                None => held::Slurm::NotHere,
-            },
-            given: given.as_deref(),
-            looked: &self.look.seen.looked,
-            names: &answers,
-        });
+        let mut found = self.lay(&cards, &told, &answers, given.as_deref());
+        let until = (Instant::now() + self.patience).min(began + LATEST.max(self.patience));
+        let tasks = self.tasks(&turn.node);
+        if tasks.ask_for_new(&found, until).await {
+            (answers, given) = tasks.answers();
+            found = self.lay(&cards, &told, &answers, given.as_deref());
+        }
         let sources = self.sources(&answers);
         let mut events = self.events(&sources, turn);
         let metadata = self.tasks.as_ref().and_then(|it| it.metadata.as_ref());
@@ -320,7 +339,6 @@ impl Attribution {
         resources.extend(replicas::resources(&cards, &found.replicas, &turn.node));
         resources.push(self.node(turn, &answers, in_cloud.as_deref(), &sources, &found));
         if let Some(tasks) = &self.tasks {
-            tasks.slurm.want(found.jobs);
             if let Some(names) = &tasks.names {
                 names.want(unnamed);
             }
@@ -342,12 +360,39 @@ impl Attribution {
         }
     }
 
+    /// Lays together what is known now.
+    fn lay(&self, cards: &[Card], told: &Told, names: &Answers, given: Option<&Given>) -> Found {
+        let why = self
+            .kubelet
+            .error()
+            .unwrap_or("the kubelet is not asked: attribute.kubelet_socket is empty");
+        let kubelet = match self.kubelet.age() {
+            _ if !self.has_kubelet => Kubelet::NotHere,
+            Some(age) if age <= KEEP_FOR => Kubelet::Said(&self.list),
+            _ if told.is_empty() => Kubelet::NotHeard(why),
+            _ => Kubelet::ByExporter(told, why),
+        };
+        held::found(&Known {
+            cards,
+            kubelet,
+            slurm: match &self.look.seen.prolog {
+                Some(jobs) => held::Slurm::Wrote(jobs),
+                None if self.has_slurm => held::Slurm::Silent,
+                None => held::Slurm::NotHere,
+            },
+            given,
+            looked: &self.look.seen.looked,
+            names,
+        })
+    }
+
     fn tasks(&mut self, node: &NodeFacts) -> &Tasks {
         let config = &self.config;
         let (server, sys, getent) = (&self.metadata_server, &self.sys, &self.getent);
         self.tasks.get_or_insert_with(|| Tasks {
             cluster: Cluster::start(&node.node, config),
-            slurm: Slurm::start(&config.scontrol_path),
+            claims: Claims::start(config),
+            slurm: Learned::start(Scontrol(config.scontrol_path.clone())),
             // A container's directory is not the node's.
             names: (!self.is_in_pod).then(|| Names::start(getent)),
             allocations: Allocations::of(config, &node.node),
@@ -366,7 +411,7 @@ impl Attribution {
         if !self.has_kubelet || socket.as_os_str().is_empty() {
             return;
         }
-        match kubelet::list(&self.config.kubelet_socket).await {
+        match kubelet::list(socket, self.config.own_pod()).await {
             Ok(list) => {
                 self.list = list;
                 self.kubelet.heard();
@@ -374,101 +419,39 @@ impl Attribution {
             Err(error) => self.kubelet.failed(Source::Kubelet, error.to_string()),
         }
     }
+}
 
-    /// How everyone is doing who was asked.
-    fn sources(&self, answers: &Answers) -> Vec<(Source, Standing)> {
-        let is_asked = self.has_kubelet && !self.config.kubelet_socket.as_os_str().is_empty();
-        let kubelet = is_asked.then(|| self.kubelet.clone());
-        let cluster = answers.cluster.as_ref().map(|it| it.standing.clone());
-        let was_asked = |it: &Standing| (*it != Standing::default()).then(|| it.clone());
-        [
-            (Source::Kubelet, kubelet),
-            (Source::Kubernetes, cluster),
-            (Source::Slurm, was_asked(&answers.slurm)),
-            (Source::Allocations, was_asked(&answers.allocations)),
-        ]
-        .into_iter()
-        .filter_map(|(source, standing)| Some((source, standing?)))
-        .collect()
-    }
-
-    /// Who began to fail, and who works again.
-    fn events(&mut self, sources: &[(Source, Standing)], turn: &Turn) -> Vec<Event> {
-        let mut events = Vec::new();
-        for (source, standing) in sources {
-            let name = source.name();
-            let (kind, severity, message) = match standing.error() {
-                Some(error) if self.failing.insert(*source) => (
-                    EventKind::ReaderFailed,
-                    Severity::Warning,
-                    format!("who holds GPUs may be unknown: {error}"),
-                ),
-                None if self.failing.remove(source) => (
-                    EventKind::ReaderRecovered,
-                    Severity::Info,
-                    format!("{name} tells again who holds GPUs"),
-                ),
-                _ => continue,
-            };
-            events.push(Event {
-                at: turn.at,
-                kind,
-                severity,
-                resource_kind: ResourceKind::Node,
-                resource_id: turn.node.node.as_str().into(),
-                message,
-                attributes: BTreeMap::from([("reader".to_owned(), name.to_owned())]),
-            });
-        }
-        events
-    }
-
-    /// The node with what it is, and how this goes.
-    fn node(
-        &self,
-        turn: &Turn,
-        answers: &Answers,
-        in_cloud: Option<&Facts>,
-        sources: &[(Source, Standing)],
-        found: &Found,
-    ) -> ResourceSamples {
-        let id = turn.node.node.as_str();
-        let mut resource = turn
-            .node
-            .resource(ResourceKind::Node, id, Origin::Live, SOURCE);
-        let of_cluster = answers.cluster.as_ref().map(|it| it.node.as_ref());
-        let mut facts = self.said.clone();
-        for (name, value) in of_cluster.into_iter().chain(in_cloud).flatten() {
-            node::add(&mut facts, name, value);
-        }
-        resource.attributes.extend(facts);
-        let sample = |metric: &Metric, part, value: f64| Sample {
-            metric: metric.id,
-            part,
-            reading: Ok(value),
+impl Tasks {
+    /// What they know now, and which GPUs Slurm said that jobs have.
+    fn answers(&self) -> (Answers, Option<Arc<Given>>) {
+        let allocations = self.allocations.as_ref().map(Allocations::known);
+        let (given, allocations) = allocations.unwrap_or_default();
+        let (jobs, slurm) = self.slurm.known();
+        let claims = self.claims.as_ref().map(Learned::known);
+        let (claims, claims_standing) = claims.unwrap_or_default();
+        let answers = Answers {
+            cluster: self.cluster.as_ref().map(Cluster::known),
+            claims,
+            claims_standing,
+            jobs,
+            slurm,
+            allocations,
         };
-        let mut samples = Vec::new();
-        for (source, standing) in sources {
-            let part = || Some(Part::new(PartKind::Reader, source.name()));
-            let answers = f64::from(u8::from(standing.error().is_none()));
-            samples.push(sample(&own::HOLDERS_ANSWER, part(), answers));
-            let age = standing.age().map(|it| it.as_secs_f64());
-            samples.extend(age.map(|age| sample(&own::HOLDERS_AGE, part(), age)));
+        (answers, given)
+    }
+
+    /// Has asked for what a round was the first to find, and waits for it a moment: what is sent next would have a job
+    /// without its owner, and a short one for good, or a GPU held by who only looks at it. Whether there was something new.
+    async fn ask_for_new(&self, found: &Found, until: Instant) -> bool {
+        let jobs = self.slurm.want(found.jobs.clone());
+        let mut is_new = !jobs.is_empty();
+        if let Some(asked) = &self.claims {
+            let claims = asked.want(found.claims.clone());
+            asked.wait_for(&claims, until).await;
+            is_new |= !claims.is_empty();
         }
-        for (reason, count) in &found.unknown {
-            let part = Some(Part::new(PartKind::Reason, *reason));
-            samples.push(sample(&own::HOLDERS_UNKNOWN, part, *count as f64));
-        }
-        let strangers = found.strangers.len() as f64;
-        samples.push(sample(&own::HOLDERS_STRANGE_DEVICES, None, strangers));
-        if let Some(cluster) = &answers.cluster {
-            let left_out = cluster.pods.left_out() as f64;
-            samples.push(sample(&own::HOLDERS_PODS_LEFT_OUT, None, left_out));
-        }
-        ResourceSamples {
-            resource: Arc::new(resource),
-            samples,
-        }
+        self.slurm.wait_for(&jobs, until).await;
+        is_new
     }
 }
 

@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::AttributeConfig;
-use super::slurm::say;
+use super::slurm::{number, say};
 use super::standing::{Source, Standing};
 use super::task::Task;
 
@@ -338,9 +338,7 @@ fn jobs_of(answer: &[u8], node: &str) -> Result<BTreeMap<u32, BTreeSet<u64>>, St
     let answer: Squeue = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
     let mut of: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
     for job in answer.jobs.iter().filter(|it| it.is_holding()) {
-        let id = &job.job_id;
-        let id = id.get("number").unwrap_or(id).as_u64();
-        let Some((id, text)) = id.zip(job.on(node)) else {
+        let Some((id, text)) = number(&job.job_id).zip(job.on(node)) else {
             continue;
         };
         let gpus = pieces(text, '(', ')').filter(|it| kind(it) == "gpu");

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::claims::Devices;
 use super::cluster::Snapshot;
 use super::held::{Names, Pod};
 use super::labels::{self, Facts};
@@ -11,6 +12,9 @@ use super::standing::Standing;
 /// What they know, for one round.
 pub(super) struct Answers {
     pub(super) cluster: Option<Snapshot>,
+    /// What claims give only to look at.
+    pub(super) claims: Arc<BTreeMap<String, Devices>>,
+    pub(super) claims_standing: Standing,
     pub(super) jobs: Arc<BTreeMap<u64, Facts>>,
     pub(super) slurm: Standing,
     /// How those are doing who say which GPUs jobs have.
@@ -43,6 +47,11 @@ impl Names for Answers {
     fn pod_of(&self, uid: &str) -> Option<(String, String)> {
         let pod = self.cluster.as_ref()?.pods.with_uid(uid)?;
         Some((pod.namespace.clone(), pod.name.clone()))
+    }
+
+    fn only_looks(&self, claim: &str, device: &str) -> bool {
+        let looked_at = self.claims.get(claim);
+        looked_at.is_some_and(|it| it.contains(device))
     }
 
     fn job(&self, job: u64) -> Facts {

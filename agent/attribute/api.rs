@@ -41,6 +41,12 @@ pub fn pods(node: &str) -> String {
     )
 }
 
+/// A claim of dynamic resources, in this version of their API.
+pub fn claim(version: &str, namespace: &str, name: &str) -> String {
+    let (namespace, name) = (escaped(namespace), escaped(name));
+    format!("/apis/resource.k8s.io/{version}/namespaces/{namespace}/resourceclaims/{name}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use gpufleet_telemetry::holder::Unknown;
 
+use super::SEE_PROCESSES;
 use super::held::{Answer, Known, Names, listed};
 use super::processes::{Looked, Process, Whose};
 use super::users::Card;
@@ -68,9 +69,7 @@ impl<N: Names> Known<'_, N> {
                 "the processes on it ended or began in this round".to_owned(),
             ),
             count => {
-                let words = format!(
-                    "{count} processes that the agent cannot see; in Kubernetes set hostPID: true"
-                );
+                let words = format!("{count} processes that the agent cannot see; {SEE_PROCESSES}");
                 Answer::Unknown(Unknown::Unnamed, words)
             }
         }

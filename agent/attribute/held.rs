@@ -65,6 +65,9 @@ pub(super) trait Names {
     /// Namespace and name of the pod with this uid.
     fn pod_of(&self, uid: &str) -> Option<(String, String)>;
 
+    /// Whether a claim is known to give this device only to look at, and not to have.
+    fn only_looks(&self, claim: &str, device: &str) -> bool;
+
     /// What is known of a Slurm job.
     fn job(&self, job: u64) -> Facts;
 }
@@ -101,6 +104,8 @@ pub(super) struct Found {
     pub(super) unknown: BTreeMap<&'static str, usize>,
     /// Devices that pods hold and that no GPU of this node is.
     pub(super) strangers: BTreeSet<String>,
+    /// The claims by which pods have devices, or look at them.
+    pub(super) claims: BTreeSet<String>,
     /// The jobs that hold something.
     pub(super) jobs: BTreeSet<u64>,
     /// Whether there is a GPU of which Slurm has to be asked who holds it: nothing else says so.
@@ -206,6 +211,12 @@ fn claims<'a, N: Names>(
         found.strangers.insert(more);
     }
     for held in &list.held {
+        if let Some(claim) = &held.claim {
+            found.claims.insert(claim.clone());
+            if known.names.only_looks(claim, &held.device) {
+                continue;
+            }
+        }
         let device = match held.claim {
             Some(_) => Device::of_claim(&held.device),
             None => Device::of_plugin(&held.device),

@@ -38,6 +38,10 @@ impl Names for Someone {
         (uid == POD_UID).then(|| ("a".to_owned(), "runs".to_owned()))
     }
 
+    fn only_looks(&self, claim: &str, device: &str) -> bool {
+        (claim, device) == ("monitoring/dcgm", "gpu-0")
+    }
+
     fn job(&self, job: u64) -> Facts {
         vec![(
             attribute::SLURM_ACCOUNT.to_owned(),
@@ -431,6 +435,38 @@ fn pods_that_share_a_claim_are_meant_to() {
 }
 
 #[test]
+fn a_pod_whose_claim_gives_a_device_only_to_look_at_does_not_hold_it() {
+    let resource = Resource::new(ResourceKind::Gpu, "GPU-0").with(attribute::GPU_MINOR, "0");
+    let cards = [Card {
+        resource: Arc::new(resource),
+        processes: Some(Vec::new()),
+    }];
+    let check = |held: &[Held], expected: &str| {
+        let list = list(held);
+        let found = found(&Known {
+            cards: &cards,
+            kubelet: Kubelet::Said(&list),
+            slurm: Slurm::NotHere,
+            given: None,
+            looked: &Looked::default(),
+            names: &Someone,
+        });
+        assert_eq!(told(&found), expected, "{held:?}");
+        assert_eq!(found.strangers, BTreeSet::new());
+        let claims: BTreeSet<String> = held.iter().filter_map(|it| it.claim.clone()).collect();
+        assert_eq!(found.claims, claims, "they are asked for, and stay so");
+    };
+    let looks = held("dcgm", "gpu-0", Some("monitoring/dcgm"));
+    let trains = held("runs", "gpu-0", Some("a/train"));
+    check(std::slice::from_ref(&looks), "");
+    check(&[looks.clone(), trains.clone()], "pod:a/runs");
+    check(&[looks, held("runs", "GPU-0", None)], "pod:a/runs");
+    // Another claim of the same pod, of which nothing is known.
+    let unknown = held("dcgm", "gpu-0", Some("monitoring/other"));
+    check(&[unknown, trains], "claimed_twice: pod:a/dcgm, pod:a/runs");
+}
+
+#[test]
 fn without_the_kubelet_s_word_a_gpu_is_never_nobody_s() {
     let gone = Kubelet::NotHeard("it is gone");
     for (on_it, expected) in [
@@ -606,7 +642,8 @@ fn on_a_machine_without_kubernetes_the_prolog_and_then_the_processes_tell() {
     here(&[], Some(&[3, 6]), "process:ada/python3");
     here(&[], Some(&[2, 3, 4]), "slurm:7");
     here(&[], Some(&[4, 99]), "process:bob/python3");
-    let hidden = "unnamed: 2 processes that the agent cannot see; in Kubernetes set hostPID: true";
+    let hidden = "unnamed: 2 processes that the agent cannot see; run as root, or mount /proc without hidepid; in \
+        Kubernetes set hostPID: true";
     here(&[], Some(&[98, 99]), hidden);
     let passing = "not_heard: the processes on it ended or began in this round";
     here(&[], Some(&[97]), passing);

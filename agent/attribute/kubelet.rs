@@ -54,7 +54,7 @@ const OF_GPUS: [&str; 2] = ["gpu", "mig-"];
 const GPUS: [&str; 3] = ["GPU-", "MIG-", "nvidia"];
 
 /// The driver of dynamic resources that hands out GPUs.
-const DRIVER: &str = "gpu.nvidia.com";
+pub(super) const DRIVER: &str = "gpu.nvidia.com";
 
 /// The question: everything.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -196,6 +196,15 @@ pub enum KubeletError {
         "the kubelet does not know PodResources v1: it is older than 1.20, or something else listens"
     )]
     TooOld,
+    /// It has just begun.
+    #[error(
+        "the kubelet does not list the agent's own pod {pod}: it has just begun and does not know its pods yet, or \
+         attribute.pod_namespace and attribute.pod_name are another's"
+    )]
+    NotWhole {
+        /// The agent's own, `<namespace>/<name>`.
+        pod: String,
+    },
 }
 
 fn way_out(error: &io::Error) -> &'static str {
@@ -210,13 +219,20 @@ fn way_out(error: &io::Error) -> &'static str {
     }
 }
 
-/// What pods hold now.
+/// What pods hold now. A kubelet lists every pod that it knows, and for some time after its start it knows none, or those
+/// alone whose manifests lie on the node: so a list without `own`, namespace and name of the agent's pod, is not whole.
 ///
 /// # Errors
 /// See [`KubeletError`].
-pub async fn list(socket: &Path) -> Result<List, KubeletError> {
+pub async fn list(socket: &Path, own: Option<(&str, &str)>) -> Result<List, KubeletError> {
     let asked = tokio::time::timeout(DEADLINE, ask(socket, LIST, ListRequest {})).await;
-    let mut list = held(asked.unwrap_or(Err(KubeletError::Slow))?);
+    let answer = asked.unwrap_or(Err(KubeletError::Slow))?;
+    if let Some((namespace, name)) = own.filter(|it| !lists(&answer, *it)) {
+        return Err(KubeletError::NotWhole {
+            pod: format!("{namespace}/{name}"),
+        });
+    }
+    let mut list = held(answer);
     let is_replica =
         |it: &Held| Device::of_plugin(&it.device).is_some_and(|it| it.replica.is_some());
     if list.held.iter().any(is_replica) {
@@ -232,6 +248,12 @@ pub async fn list(socket: &Path) -> Result<List, KubeletError> {
         });
     }
     Ok(list)
+}
+
+/// Whether a pod, by namespace and name, is in an answer.
+fn lists(answer: &ListResponse, (namespace, name): (&str, &str)) -> bool {
+    let mut pods = answer.pod_resources.iter();
+    pods.any(|it| it.namespace == namespace && it.name == name)
 }
 
 /// The GPUs and shares among what can be given out.
@@ -406,6 +428,22 @@ mod tests {
             of("gpu-0", Some("team-a/claim")),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_pod_is_in_a_list_by_namespace_and_name_whether_it_was_given_something_or_not() {
+        let answer = ListResponse {
+            pod_resources: vec![PodResources {
+                name: "agent-1".to_owned(),
+                namespace: "gpufleet".to_owned(),
+                containers: Vec::new(),
+            }],
+        };
+        assert!(lists(&answer, ("gpufleet", "agent-1")));
+        for other in [("gpufleet", "agent-2"), ("other", "agent-1")] {
+            assert!(!lists(&answer, other), "{other:?}");
+        }
+        assert!(!lists(&ListResponse::default(), ("gpufleet", "agent-1")));
     }
 
     #[test]

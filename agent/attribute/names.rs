@@ -176,17 +176,23 @@ pub(super) mod stand_in {
     /// Longer than a busy machine takes to start a program.
     pub(in crate::attribute) const LONG: Duration = Duration::from_secs(60);
 
-    /// A program in place of `getent`. A program of its own writes it: one that another test starts meanwhile would have
-    /// it open if this one did, and what is open for writing cannot be started.
+    /// A program in place of `getent`.
     pub(in crate::attribute) fn getent(folder: &Path, script: &str) -> PathBuf {
-        let (text, path) = (folder.join("getent.sh"), folder.join("getent"));
+        let path = folder.join("getent");
+        program(&path, script);
+        path
+    }
+
+    /// A program in place of another. A program of its own writes it: one that another test starts meanwhile would have
+    /// it open if this one did, and what is open for writing cannot be started.
+    pub(in crate::attribute) fn program(path: &Path, script: &str) {
+        let text = path.with_extension("sh");
         std::fs::write(&text, format!("#!/bin/sh\n{script}\n")).expect("written");
         let install = std::process::Command::new("install")
             .args(["-m", "755"])
-            .args([&text, &path])
+            .args([text.as_path(), path])
             .status();
         assert!(install.is_ok_and(|it| it.success()));
-        path
     }
 }
 

@@ -4,25 +4,22 @@
 //! The job's number comes from the cgroup of its processes, from the prolog or from `squeue`. A controller that does not
 //! answer costs the names and not the number.
 //!
-//! Limits: [`MAX_JOBS`], [`ANSWER_WITHIN`], [`MAX_ANSWER_BYTES`], [`ASK_AGAIN`].
+//! Limits: [`MAX_JOBS`], [`ANSWER_WITHIN`], [`MAX_ANSWER_BYTES`].
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gpufleet_telemetry::holder::cut;
 use gpufleet_telemetry::identity::attribute;
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
-use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::labels::Facts;
-use super::standing::{Source, Standing};
-use super::task::Task;
+use super::learned::Ask;
+use super::standing::Source;
 
 /// Most jobs that are known at once: one for each share of 16 GPUs.
 const MAX_JOBS: usize = 128;
@@ -30,11 +27,9 @@ const MAX_JOBS: usize = 128;
 /// How long `scontrol` may take: a busy controller is known to take seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Most bytes of an answer: a job of 4,000 nodes has some hundred KB.
-const MAX_ANSWER_BYTES: u64 = 4 << 20;
-
-/// When a job is asked for again of which nothing could be learned.
-const ASK_AGAIN: Duration = Duration::from_secs(60);
+/// Most bytes of an answer: of the task that has the number of its array Slurm tells all tasks that run or just ended,
+/// some 8 KB each, so 4,000 of them.
+const MAX_ANSWER_BYTES: u64 = 32 << 20;
 
 /// The first release whose commands print JSON: 21.08.
 const FIRST_WITH_JSON: (u32, u32) = (21, 8);
@@ -53,7 +48,8 @@ const SLURMD: [&str; 9] = [
     "/sys/fs/cgroup/freezer/slurm",
 ];
 
-/// A job by `scontrol show job <id> --json`, of which this much is read.
+/// What `scontrol show job <id> --json` says, of which this much is read: the job; with the number of an array all of its
+/// tasks, with that of a heterogeneous job all of its parts.
 #[derive(Debug, Deserialize)]
 struct Jobs {
     jobs: Vec<Job>,
@@ -62,33 +58,15 @@ struct Jobs {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Job {
+    job_id: Value,
     account: String,
     user_name: String,
     partition: String,
     name: String,
 }
 
-/// What is known of the jobs; a task of its own asks.
-#[derive(Debug)]
-pub(super) struct Slurm {
-    shared: Arc<Shared>,
-    _task: Task,
-}
-
-#[derive(Debug)]
-struct Shared {
-    scontrol: PathBuf,
-    state: Mutex<State>,
-    wake: Notify,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    wanted: BTreeSet<u64>,
-    known: Arc<BTreeMap<u64, Facts>>,
-    failed: BTreeMap<u64, Instant>,
-    standing: Standing,
-}
+/// Slurm's controller, asked for jobs by this program.
+pub(super) struct Scontrol(pub(super) PathBuf);
 
 /// Whether the machine under `root` is a node of Slurm.
 pub fn is_node(root: &Path) -> bool {
@@ -100,83 +78,15 @@ pub fn is_node(root: &Path) -> bool {
     SLURMD.iter().any(is_there)
 }
 
-impl Slurm {
-    /// Asks this program; needs a runtime.
-    pub(super) fn start(scontrol: &Path) -> Self {
-        let shared = Arc::new(Shared {
-            scontrol: scontrol.to_owned(),
-            state: Mutex::default(),
-            wake: Notify::new(),
-        });
-        Self {
-            _task: Task::start(Arc::clone(&shared).keep()),
-            shared,
-        }
-    }
+impl Ask for Scontrol {
+    type Thing = u64;
+    type Answer = Facts;
 
-    /// What is known of jobs, and how the controller is doing; none where it was never asked.
-    pub(super) fn known(&self) -> (Arc<BTreeMap<u64, Facts>>, Standing) {
-        let state = self.shared.lock();
-        (Arc::clone(&state.known), state.standing.clone())
-    }
+    const SOURCE: Source = Source::Slurm;
+    const MAX: usize = MAX_JOBS;
 
-    /// Says which jobs hold something.
-    pub(super) fn want(&self, jobs: BTreeSet<u64>) {
-        self.shared.lock().wanted = jobs;
-        self.shared.wake.notify_one();
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn keep(self: Arc<Self>) {
-        loop {
-            match self.next() {
-                None => self.wake.notified().await,
-                Some(job) => {
-                    let asked = ask(&self.scontrol, job).await;
-                    self.note(job, asked);
-                }
-            }
-        }
-    }
-
-    /// A job that is to be asked for.
-    fn next(&self) -> Option<u64> {
-        let mut state = self.lock();
-        let State {
-            wanted,
-            known,
-            failed,
-            ..
-        } = &mut *state;
-        if known.keys().any(|it| !wanted.contains(it)) {
-            Arc::make_mut(known).retain(|it, _| wanted.contains(it));
-        }
-        failed.retain(|it, _| wanted.contains(it));
-        let is_due = |job: &&u64| {
-            let again = |at: &Instant| at.elapsed() > ASK_AGAIN;
-            !known.contains_key(*job) && failed.get(*job).is_none_or(again)
-        };
-        wanted.iter().take(MAX_JOBS).find(is_due).copied()
-    }
-
-    fn note(&self, job: u64, asked: Result<Facts, String>) {
-        let mut state = self.lock();
-        match asked {
-            Ok(facts) => {
-                Arc::make_mut(&mut state.known).insert(job, facts);
-                state.failed.remove(&job);
-                state.standing.heard();
-            }
-            Err(error) => {
-                state.failed.insert(job, Instant::now());
-                state.standing.failed(Source::Slurm, error);
-            }
-        }
+    async fn ask(&self, job: &u64) -> Result<Facts, String> {
+        ask(&self.0, *job).await
     }
 }
 
@@ -186,7 +96,7 @@ async fn ask(scontrol: &Path, job: u64) -> Result<Facts, String> {
     let number = job.to_string();
     let arguments = ["show", "job", number.as_str(), "--json"];
     let answer = say(scontrol, "attribute.scontrol_path", &arguments, &what).await?;
-    facts(&answer).map_err(|why| format!("{} said of {what}: {why}", scontrol.display()))
+    facts(&answer, job).map_err(|why| format!("{} said of {what}: {why}", scontrol.display()))
 }
 
 /// What one of Slurm's commands prints of `what`; `key` is where the config says which program it is.
@@ -235,9 +145,16 @@ pub(super) async fn say(
     })
 }
 
-fn facts(answer: &[u8]) -> Result<Facts, String> {
+/// What is said of this job. A release that does not number what it says is believed that it is of this job.
+fn facts(answer: &[u8], job: u64) -> Result<Facts, String> {
     let answer: Jobs = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
-    let job = answer.jobs.into_iter().next().ok_or("no such job")?;
+    let mut jobs = answer.jobs;
+    let place = jobs.iter().position(|it| number(&it.job_id) == Some(job));
+    let place = place.unwrap_or_default();
+    if place >= jobs.len() {
+        return Err("no such job".to_owned());
+    }
+    let job = jobs.swap_remove(place);
     let known = [
         (attribute::SLURM_ACCOUNT, job.account),
         (attribute::SLURM_USER, job.user_name),
@@ -250,6 +167,11 @@ fn facts(answer: &[u8]) -> Result<Facts, String> {
         .collect())
 }
 
+/// A number, which some releases wrap: `{"set": true, "number": 9}`.
+pub(super) fn number(value: &Value) -> Option<u64> {
+    value.get("number").unwrap_or(value).as_u64()
+}
+
 /// The version that one of Slurm's commands says it has, `slurm 20.11.9`, where that is of before they printed JSON.
 pub fn without_json(said: &str) -> Option<&str> {
     let version = said.split_whitespace().last()?;
@@ -260,14 +182,16 @@ pub fn without_json(said: &str) -> Option<&str> {
 
 /// Whether these bytes are an answer of `scontrol` with a job.
 pub fn understands(bytes: &[u8]) -> bool {
-    facts(bytes).is_ok_and(|it| !it.is_empty())
+    facts(bytes, 0).is_ok_and(|it| !it.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
+    use super::super::learned::Learned;
     use super::*;
 
     /// A program in place of `scontrol`.
@@ -305,6 +229,40 @@ mod tests {
             refused.contains("failed with") && refused.contains("78"),
             "{refused}"
         );
+    }
+
+    /// What a controller says of these jobs and their accounts, each record as long as a real one.
+    fn all(jobs: &[(u64, &str)]) -> String {
+        let padding = "x".repeat(8_000);
+        let records = jobs.iter().map(|(job, account)| {
+            format!(
+                "{{\"job_id\": {job}, \"array_job_id\": {{\"set\": true, \"number\": 900}}, \
+                \"account\": \"{account}\", \"comment\": \"{padding}\"}}"
+            )
+        });
+        let records: Vec<String> = records.collect();
+        format!("{{\"jobs\": [{}]}}", records.join(","))
+    }
+
+    #[tokio::test]
+    async fn of_all_tasks_of_an_array_and_parts_of_a_job_the_one_that_was_asked_for_counts() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let said = folder.path().join("said");
+        let script = format!("cat {}", said.display());
+        let program = stand_in(folder.path(), &script);
+        let account = async |job: u64, jobs: &[(u64, &str)]| {
+            fs::write(&said, all(jobs)).expect("written");
+            let facts = ask(&program, job).await.expect("an answer");
+            facts.first().map(|it| it.1.clone())
+        };
+        // The task that was split off last has the number of the array, and Slurm tells all of them: 5 MB.
+        let tasks: Vec<(u64, &str)> = (301..901)
+            .map(|job| (job, if job == 900 { "ml" } else { "other" }))
+            .collect();
+        assert_eq!(account(900, &tasks).await.as_deref(), Some("ml"));
+        let parts = [(900, "gpu-part"), (901, "cpu-part")];
+        assert_eq!(account(901, &parts).await.as_deref(), Some("cpu-part"));
+        assert_eq!(account(900, &parts).await.as_deref(), Some("gpu-part"));
     }
 
     #[tokio::test]
@@ -368,7 +326,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join("asked");
         let script = format!("echo \"$3\" >>{}\ncat <<'X'\n{ANSWER}\nX", log.display());
-        let slurm = Slurm::start(&stand_in(folder.path(), &script));
+        let slurm = Learned::start(Scontrol(stand_in(folder.path(), &script)));
         let both = BTreeSet::from([77, 78]);
         slurm.want(both.clone());
         let wait_for = async |count| {

@@ -11,6 +11,8 @@ pub(super) enum Source {
     Kubelet,
     /// The Kubernetes API.
     Kubernetes,
+    /// The same, of resource claims.
+    Claims,
     /// `scontrol`, of jobs.
     Slurm,
     /// `squeue` and `scontrol`, of this node's GPUs.
@@ -30,6 +32,7 @@ impl Source {
         match self {
             Self::Kubelet => "kubelet",
             Self::Kubernetes => "kubernetes",
+            Self::Claims => "kubernetes_claims",
             Self::Slurm => "slurm",
             Self::Allocations => "slurm_gpus",
         }

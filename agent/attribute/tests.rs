@@ -1,11 +1,14 @@
 //! The reader as a whole, on machines that are folders.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use gpufleet_program::clock::SystemClock;
-use gpufleet_telemetry::catalog::gpu;
-use gpufleet_telemetry::identity::Resource;
+use gpufleet_telemetry::catalog::{Metric, gpu, own};
+use gpufleet_telemetry::event::EventKind;
+use gpufleet_telemetry::identity::{Part, PartKind, Resource, ResourceKind};
+use gpufleet_telemetry::sample::{ResourceSamples, Sample};
 use gpufleet_telemetry::time::Clock as _;
 
 use super::exported::Device;
@@ -129,6 +132,49 @@ async fn on_a_workstation_a_gpu_is_its_user_s_or_its_slurm_job_s() {
 }
 
 #[tokio::test]
+async fn the_round_that_finds_a_new_job_says_whose_it_is_where_the_controller_answers_at_once() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    let config = config(root);
+    let log = root.join("asked");
+    let answer =
+        r#"{"jobs": [{"job_id": 77, "account": "ml", "user_name": "ada", "partition": "gpu"}]}"#;
+    let script = format!("echo \"$3\" >>{}\necho '{answer}'", log.display());
+    stand_in::program(&config.attribute.scontrol_path, &script);
+    fs::create_dir_all(root.join("jobs")).expect("a folder");
+    fs::write(root.join("jobs/0"), "77\n").expect("written");
+    let mut reader = reader(root, &config, users(&[]));
+    // A busy machine takes its time to start a program.
+    reader.patience = stand_in::LONG;
+    for _ in 0..3 {
+        let readings = read(&mut reader).await;
+        let gpu = resource(&readings, ResourceKind::Gpu);
+        assert_eq!(gpu.attribute(attribute::HOLDER), Some("slurm:77"));
+        assert_eq!(gpu.attribute(attribute::SLURM_ACCOUNT), Some("ml"));
+    }
+    let asked = fs::read_to_string(&log).expect("it was asked");
+    assert_eq!(asked, "77\n", "for each job once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_does_not_answer_costs_a_new_job_its_owner_and_one_round_a_second() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    let config = config(root);
+    // It is ended with the reader.
+    stand_in::program(&config.attribute.scontrol_path, "exec sleep 600");
+    fs::create_dir_all(root.join("jobs")).expect("a folder");
+    fs::write(root.join("jobs/0"), "77\n").expect("written");
+    let mut reader = reader(root, &config, users(&[]));
+    let began = Instant::now();
+    assert_eq!(said(&mut reader).await, "slurm:77");
+    assert!(began.elapsed() >= NEW_WITHIN);
+    let began = Instant::now();
+    assert_eq!(said(&mut reader).await, "slurm:77");
+    assert!(began.elapsed() < NEW_WITHIN, "it was waited for once");
+}
+
+#[tokio::test]
 async fn a_node_whose_kubelet_does_not_answer_has_gpus_of_nobody_knows_whom() {
     let root = tempfile::tempdir().expect("a folder");
     let root = root.path();
@@ -204,6 +250,19 @@ fn an_address_or_a_file_that_cannot_be_used_is_named_with_its_key() {
     assert!(error.contains("attribute.kubernetes_token_file"), "{error}");
     config.attribute.kubernetes_url = String::new();
     assert_eq!(refused(&config), "", "a machine without a token is no pod");
+}
+
+#[test]
+fn the_agent_s_own_pod_is_known_by_name_and_namespace_or_not_at_all() {
+    let root = tempfile::tempdir().expect("a folder");
+    let mut own = config(root.path()).attribute;
+    assert_eq!(own.own_pod(), None);
+    own.pod_name = "agent-1".to_owned();
+    let error = own.check().expect_err("no namespace").to_string();
+    assert!(error.contains("attribute.pod_namespace"), "{error}");
+    own.pod_namespace = "gpufleet".to_owned();
+    own.check().expect("both are there");
+    assert_eq!(own.own_pod(), Some(("gpufleet", "agent-1")));
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ pub(super) async fn kubelet(machine: &Machine, config: &AttributeConfig) -> Find
         }
         return Finding::skip(CHECK, "not a Kubernetes node");
     }
-    match kubelet::list(&socket).await {
+    match kubelet::list(&socket, config.own_pod()).await {
         Ok(list) => {
             let devices = list.held.len() + list.left_out;
             Finding::yes(CHECK, format!("it lists {devices} GPUs that pods hold"))
@@ -89,6 +89,14 @@ async fn asks(api: &Api, config: &Config, node: &str) -> Result<String, ApiError
         .await?;
     if !own.namespace_labels.is_empty() {
         api.get::<Value>("/api/v1/namespaces/default").await?;
+    }
+    if !own.kubelet_socket.as_os_str().is_empty() {
+        // That there is none of this name says who may ask.
+        let claim = api::claim("v1", "default", "gpufleet-doctor");
+        match api.get::<Value>(&claim).await {
+            Err(error) if !error.is_not_found() => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
     }
     Ok("of this node and its pods".to_owned())
 }

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::admin::ListenConfig;
+use crate::attribute::SEE_PROCESSES;
 use crate::config::Config;
 
 use super::Finding;
@@ -113,7 +114,7 @@ pub(super) fn rights(machine: &Machine) -> Finding {
         return Finding::no(
             CHECK,
             "other users' processes cannot be seen, so holders of GPUs stay unknown",
-            "run as root, or mount /proc without hidepid; in Kubernetes set hostPID: true",
+            SEE_PROCESSES,
         );
     }
     let who = if root { "root" } else { "not root" };

@@ -144,6 +144,9 @@ pub(super) fn holders(look: &Look<'_>) -> Looked {
             counted(places.nodes.len(), "node", "nodes")
         );
         let missing = match source.as_ref() {
+            "kubernetes_claims" => {
+                "Which pods there only look at GPUs (admin access of resource claims): they count as holding them"
+            }
             "slurm_gpus" => {
                 "Which jobs hold the GPUs there that have no processes; after 90 s it is not known"
             }

@@ -362,10 +362,8 @@ fn holder(reader: &mut Attribution, runtime: &tokio::runtime::Runtime) -> Option
     gpu.attribute(attribute::HOLDER).map(str::to_owned)
 }
 
-#[test]
-fn a_change_of_pods_is_in_the_very_next_round_and_rounds_are_no_further_apart_than_ticks() {
-    let world = World::new();
-    let kubelet = Kubelet::start(&world.path("kubelet"));
+/// A config that asks this kubelet and nobody else.
+fn asks(world: &World, kubelet: &Kubelet) -> Config {
     let mut config = Config::for_tests();
     config.attribute.enabled = true;
     config.attribute.kubelet_socket = kubelet.socket().to_owned();
@@ -374,11 +372,11 @@ fn a_change_of_pods_is_in_the_very_next_round_and_rounds_are_no_further_apart_th
     config.attribute.squeue_path = world.path("no-squeue");
     config.host.proc_folder = world.path("proc");
     config.node.metadata_server = String::new();
-    let shipped = Config::default();
-    assert!(
-        shipped.attribute.period_seconds <= u64::from(shipped.sample.ship_interval_seconds),
-        "a round in each tick"
-    );
+    config
+}
+
+/// `GPU-0`, on which no process is.
+fn idle() -> Arc<Users> {
     let users: Arc<Users> = Arc::default();
     let count = Sample {
         metric: gpu::PROCESSES.id,
@@ -390,11 +388,59 @@ fn a_change_of_pods_is_in_the_very_next_round_and_rounds_are_no_further_apart_th
         resource: Arc::new(card),
         samples: vec![count],
     }]);
-    let mut reader = Attribution::new(&config, users).expect("it is enabled");
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    users
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .expect("a test may have one");
+        .expect("a test may have one")
+}
+
+#[test]
+fn a_kubelet_that_has_just_begun_and_does_not_list_its_pods_yet_frees_no_gpu() {
+    let world = World::new();
+    let mut kubelet = Kubelet::start(&world.path("kubelet"));
+    let mut config = asks(&world, &kubelet);
+    config.attribute.pod_namespace = "gpufleet".to_owned();
+    config.attribute.pod_name = "agent-1".to_owned();
+    let mut reader = Attribution::new(&config, idle()).expect("it is enabled");
+    let runtime = runtime();
+    let own = Given::gpus("gpufleet", "agent-1", &[]);
+    let training = Given::gpus("team-a", "a", &["GPU-0"]);
+    kubelet.show(&[own.clone(), training]);
+    let held = Some("pod:team-a/a");
+    assert_eq!(holder(&mut reader, &runtime).as_deref(), held);
+    kubelet.die();
+    kubelet.show(&[]);
+    kubelet.begin();
+    for _ in 0..3 {
+        assert_eq!(holder(&mut reader, &runtime).as_deref(), held);
+    }
+    // Of the node's own manifests it knows before it has heard of the API server.
+    kubelet.show(&[Given::gpus("kube-system", "kube-proxy-1", &[])]);
+    assert_eq!(holder(&mut reader, &runtime).as_deref(), held);
+    kubelet.show(&[own]);
+    assert_eq!(
+        holder(&mut reader, &runtime),
+        None,
+        "it knows all, and nobody holds it"
+    );
+}
+
+#[test]
+fn a_change_of_pods_is_in_the_very_next_round_and_rounds_are_no_further_apart_than_ticks() {
+    let world = World::new();
+    let kubelet = Kubelet::start(&world.path("kubelet"));
+    let config = asks(&world, &kubelet);
+    let shipped = Config::default();
+    assert!(
+        shipped.attribute.period_seconds <= u64::from(shipped.sample.ship_interval_seconds),
+        "a round in each tick"
+    );
+    let mut reader = Attribution::new(&config, idle()).expect("it is enabled");
+    let runtime = runtime();
     for (pods, expected) in [
         (
             vec![Given::gpus("team-a", "a", &["GPU-0"])],

@@ -179,6 +179,7 @@ fn accounts_may_what_their_programs_ask_for_and_no_more() {
         "ClusterRole/gpufleet-agent watch pods",
         "ClusterRole/gpufleet-agent get nodes",
         "ClusterRole/gpufleet-agent get namespaces",
+        "ClusterRole/gpufleet-agent get resourceclaims",
     ]
     .map(str::to_owned)
     .into();
