@@ -118,6 +118,24 @@ fn an_incident_that_becomes_worse_is_told_again() {
 }
 
 #[test]
+fn a_silence_holds_where_the_same_incident_becomes_worse_which_is_told_when_it_ends() {
+    let mut outbox = outbox(Kind::Slack);
+    let mut one = incident(1);
+    one.severity = Severity::Warning;
+    outbox.note(&one, START);
+    assert_eq!(deliver(&mut outbox, START), [Says::Opened]);
+    one.silenced_until = Some(after(900));
+    outbox.note(&one, after(10));
+    one.severity = Severity::Error;
+    outbox.note(&one, after(20));
+    for seconds in [20, 400, 899] {
+        assert_eq!(deliver(&mut outbox, after(seconds)), []);
+    }
+    assert_eq!(deliver(&mut outbox, after(900)), [Says::Updated]);
+    assert_eq!(deliver(&mut outbox, after(9_000)), []);
+}
+
+#[test]
 fn ten_thousand_incidents_in_a_minute_are_no_more_than_twenty_messages_and_none_is_left_out() {
     for kind in [Kind::Pagerduty, Kind::Slack, Kind::Webhook] {
         let mut outbox = outbox(kind);
