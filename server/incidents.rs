@@ -235,6 +235,9 @@ impl Incidents {
             held.note([id], now);
         }
         held.note(silenced, now);
+        // What groups had no room for may not have changed since.
+        let with_room = held.outbox.find_room();
+        held.note(with_room, now);
     }
 
     /// Open incidents that a reader may see, in the order in which they began.
@@ -456,3 +459,6 @@ impl Incidents {
             .expect("nothing panics while it holds the book")
     }
 }
+
+#[cfg(test)]
+mod tests;

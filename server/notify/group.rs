@@ -3,14 +3,15 @@
 //! crash what is still to be said.
 //!
 //! A group has one key for its whole life, so that a receiver that knows keys (PagerDuty, a webhook)
-//! makes one alarm of it and ends that one. Its *version* grows with everything there is to say; a
+//! makes one alarm of it and ends that one. To a receiver whose alarm calls people once (PagerDuty) what breaks after the
+//! first message is another group. Its *version* grows with everything there is to say; a
 //! message is a version, and the same version is the same message however often it is sent.
 //!
 //! A group may have a [`Notice`] in place of incidents: something that is said once, as somebody's week is. It goes the
 //! same way: written before it is sent, tried again, under one key.
 //!
-//! Limits: [`MAX_MEMBERS`] incidents; what is beyond is counted. What is over and does not get through is
-//! forgotten after [`Way::gives_up`].
+//! Limits: [`MAX_MEMBERS`] incidents; what is beyond is counted, and taken in when there is room. What is over and does
+//! not get through is forgotten after [`Way::gives_up`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use super::settings::Way;
 mod member;
 
 mod name;
+
+mod room;
 
 pub use member::{Delivered, Member};
 pub use name::{Name, Names};
@@ -173,7 +176,6 @@ impl Group {
     /// Takes in an incident as it is now; whether that is a change. `name` is for receivers that know it by that.
     pub fn take(&mut self, incident: &Incident, name: Option<Name>, now: Timestamp) -> bool {
         let mut new = Member::of(incident, name, now);
-        let is_full = self.members.len() >= MAX_MEMBERS;
         match self.members.get_mut(&incident.id) {
             Some(known) => {
                 (new.told, new.told_severity) = (known.told, known.told_severity);
@@ -190,16 +192,10 @@ impl Group {
                 *known = new;
             }
             None if new.resolved_at.is_some() => return false,
-            None if self.beyond.contains(&incident.id) => return false,
-            None if is_full => {
-                self.left_out += 1;
-                self.beyond.insert(incident.id);
-                if self.beyond.len() > MAX_MEMBERS {
-                    self.beyond.pop_first();
-                }
-            }
             None => {
-                self.members.insert(incident.id, new);
+                if !self.take_new(incident.id, new) {
+                    return false;
+                }
             }
         }
         self.version += 1;

@@ -10,7 +10,8 @@
 //! not written is sent as well.
 //!
 //! Limits: [`FLOOD_GROUPS`] groups of a receiver wait for their first message; the incidents of
-//! further ones are one message, the flood's. [`MAX_GROUPS`] groups of a receiver in all.
+//! further ones are one message, the flood's. Beyond [`MAX_GROUPS`] groups of a receiver all is the flood's; to a receiver
+//! that calls people once a key what comes after a flood was told is the next flood.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +24,8 @@ use uuid::Uuid;
 use super::group::{Group, Name, Says, later};
 use super::lane::{Fault, Lane, Outcome};
 use super::settings::{By, Settings, Way};
+
+mod room;
 
 /// Groups of one receiver that may wait for their first message.
 pub const FLOOD_GROUPS: usize = 5;
@@ -159,7 +162,9 @@ impl Outbox {
         let common = common(way, incident, &self.settings);
         let own = |it: &&Group| it.way == way.name && it.over_at.is_none() && it.notice.is_none();
         let groups = || self.groups.values().filter(own);
-        let fits = groups().find(|it| !it.is_flood && it.common == common);
+        let is_open = |it: &&Group| own(it) && it.is_open_to_more(way);
+        let open = || self.groups.values().filter(is_open);
+        let fits = open().find(|it| !it.is_flood && it.common == common);
         let id = match fits.map(|it| it.id) {
             Some(id) => id,
             None => {
@@ -167,14 +172,14 @@ impl Outbox {
                 let waits = |it: &&Group| is_first(it) && it.to_say(way).is_some();
                 let waiting = groups().filter(waits).count();
                 let is_flood = waiting >= FLOOD_GROUPS || groups().count() >= MAX_GROUPS;
-                let flood = groups().find(|it| it.is_flood).map(|it| it.id);
+                let flood = open().find(|it| it.is_flood).map(|it| it.id);
                 if is_flood && let Some(lane) = self.lanes.get_mut(&way.name) {
                     lane.folded += 1;
                 }
                 match flood.filter(|_| is_flood) {
                     Some(id) => id,
                     None => {
-                        let id = new_id(incident, way, now);
+                        let id = new_id(incident.id, way, now);
                         let common = if is_flood { Vec::new() } else { common };
                         let mut group = Group::new(id, way, common, now);
                         group.is_flood = is_flood;
@@ -345,8 +350,13 @@ impl Outbox {
                 }
             }
         }
+        let parted = match is_well && sending.way.kind.calls_once() {
+            true => group.part(),
+            false => BTreeMap::new(),
+        };
         group.settle(&sending.way, now);
         self.unwritten.entry(group.id).or_default();
+        self.regroup(sending, parted, now);
         if is_well {
             self.again(&sending.way.name, Group::way_is_well);
         }
@@ -432,11 +442,11 @@ fn name(way: &Way, incident: &Incident, settings: &Settings) -> Option<Name> {
     way.kind.wants_each().then(|| Name::of(incident, owner()))
 }
 
-/// An id for ever: version 7 like all of ours, its random part made of the incident, the receiver and
+/// An id for ever: version 7 like all of ours, its random part made of what the group begins with, the receiver and
 /// the moment, so that one run of a simulation is like the next.
-fn new_id(incident: &Incident, way: &Way, now: Timestamp) -> Uuid {
+fn new_id(of: Uuid, way: &Way, now: Timestamp) -> Uuid {
     let name = format!("{} {}", way.name, now.0);
-    let random = Uuid::new_v5(&incident.id, name.as_bytes());
+    let random = Uuid::new_v5(&of, name.as_bytes());
     let mut bytes = [0; 10];
     bytes.copy_from_slice(&random.as_bytes()[..10]);
     let millis = u64::try_from(now.millis()).unwrap_or(0);

@@ -226,6 +226,12 @@ impl Kind {
         matches!(self, Self::Alertmanager)
     }
 
+    /// Whether only the first message of a key surely calls people: PagerDuty adds the next ones to the same alarm, and
+    /// calls nobody for them while somebody has acknowledged it.
+    pub const fn calls_once(self) -> bool {
+        matches!(self, Self::Pagerduty)
+    }
+
     /// Whether it is a place for what is about no incident. An alarm that says that all is well is none.
     pub const fn takes_notices(self) -> bool {
         matches!(self, Self::Slack | Self::Webhook)

@@ -85,6 +85,29 @@ fn what_somebody_has_in_hand_is_released_by_anybody_and_only_then() {
 }
 
 #[test]
+fn a_silence_holds_where_the_incident_itself_becomes_worse() {
+    let mut world = World::new();
+    let warning = Signal {
+        severity: Severity::Warning,
+        ..signal(Family::GpuFault, gpu(7, 3))
+    };
+    world.tick(std::slice::from_ref(&warning));
+    let (id, now) = (Uuid::from_u128(1), world.now);
+    let until = now.shifted(HOUR_NS);
+    assert_eq!(world.book.acknowledge(id, "ada", now), Ok(()));
+    assert_eq!(world.book.silence(id, "ada", until, now), Ok(()));
+    let error = Signal {
+        severity: Severity::Error,
+        ..warning
+    };
+    assert_eq!(world.tick(&[error]), [Change::Updated(id)]);
+    let worse = world.book.get(id).expect("it is open");
+    assert_eq!(worse.severity, Severity::Error);
+    assert!(!worse.is_loud(world.now));
+    assert_eq!(worse.acknowledged_by.as_deref(), Some("ada"));
+}
+
+#[test]
 fn who_silenced_a_warning_has_not_silenced_the_error_that_it_comes_from() {
     for (severity, is_kept) in [(Severity::Warning, true), (Severity::Error, false)] {
         let mut world = World::new();

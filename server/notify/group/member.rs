@@ -87,6 +87,16 @@ impl Member {
         self.resolved_at.is_some() && self.told == Delivered::Open
     }
 
+    /// Whether it is over, and the receiver knows.
+    pub(super) fn is_over_told(&self) -> bool {
+        self.resolved_at.is_some() && self.told == Delivered::Over
+    }
+
+    /// Whether it is so, and the receiver surely heard nothing of it.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.resolved_at.is_none() && self.told == Delivered::Nothing && !self.may_be_told
+    }
+
     /// Whether it was so and is over without a word: the receiver could not be reached meanwhile.
     pub(super) fn is_missed(&self) -> bool {
         self.resolved_at.is_some() && self.told == Delivered::Nothing && !self.is_silent()

@@ -236,6 +236,78 @@ fn an_incident_that_there_is_no_room_for_is_counted_once() {
 }
 
 #[test]
+fn what_is_over_and_told_makes_room_and_what_there_was_no_room_for_is_told() {
+    let mut outbox = outbox(Kind::Alertmanager);
+    let most = MAX_MEMBERS as u128;
+    for number in 1..=most {
+        outbox.note(&incident(number), START);
+    }
+    assert_eq!(deliver(&mut outbox, START), [Says::Opened]);
+    for number in 1..=300 {
+        outbox.note(&resolved(number, after(10)), after(10));
+    }
+    assert_eq!(deliver(&mut outbox, after(10)), [Says::Updated]);
+    let last = incident(most + 301);
+    for number in most + 1..=most + 301 {
+        outbox.note(&incident(number), after(20));
+    }
+    let new: BTreeSet<Uuid> = (301..=most + 300).map(|it| incident(it).id).collect();
+    let sent = go(&mut outbox, after(20)).remove(0);
+    assert_eq!(message::told(&sent).collect::<BTreeSet<_>>(), new);
+    outbox.done(&sent, Outcome::Delivered, after(20), 0.5);
+    let counted = |outbox: &Outbox| outbox.groups().map(|it| it.left_out).sum::<u64>();
+    assert_eq!(counted(&outbox), 1);
+    assert!(outbox.find_room().is_empty());
+    // One more is over and told: there is room for the last.
+    outbox.note(&resolved(301, after(30)), after(30));
+    assert_eq!(deliver(&mut outbox, after(30)), [Says::Updated]);
+    assert_eq!(outbox.find_room(), [last.id]);
+    assert!(outbox.find_room().is_empty(), "it is handed out once");
+    outbox.note(&last, after(40));
+    let sent = go(&mut outbox, after(40)).remove(0);
+    assert!(message::told(&sent).any(|it| it == last.id));
+    assert_eq!(counted(&outbox), 0);
+}
+
+#[test]
+fn what_there_was_no_room_for_in_an_outage_is_told_after_it() {
+    let mut outbox = outbox(Kind::Slack);
+    for number in 1..=MAX_MEMBERS as u128 {
+        outbox.note(&incident(number), START);
+    }
+    let sent = go(&mut outbox, START).remove(0);
+    outbox.done(&sent, failed(None), START, 0.5);
+    outbox.note(&resolved(1, after(10)), after(10));
+    let last = incident(MAX_MEMBERS as u128 + 1);
+    outbox.note(&last, after(10));
+    let found = outbox.find_room();
+    assert!(found.is_empty(), "that one was over is still to be told");
+    assert_eq!(deliver(&mut outbox, after(20)), [Says::Opened]);
+    assert_eq!(outbox.find_room(), [last.id]);
+    outbox.note(&last, after(30));
+    let sent = go(&mut outbox, after(320)).remove(0);
+    assert!(message::told(&sent).any(|it| it == last.id));
+    assert_eq!(sent.group.left_out, 0);
+}
+
+#[test]
+fn a_flood_that_comes_after_pagerduty_was_told_of_one_is_another_alarm() {
+    let mut outbox = outbox(Kind::Pagerduty);
+    for begins in [0, 100] {
+        for number in 0..FLOOD_GROUPS as u128 + 2 {
+            outbox.note(&elsewhere(begins as u128 + number), after(begins));
+        }
+        let said: Vec<Says> = (begins..begins + 20)
+            .flat_map(|it| deliver(&mut outbox, after(it)))
+            .collect();
+        assert_eq!(said, vec![Says::Opened; FLOOD_GROUPS + 1]);
+    }
+    let floods = outbox.groups().filter(|it| it.is_flood);
+    let floods: Vec<usize> = floods.map(|it| it.members.len()).collect();
+    assert_eq!(floods, [2, 2]);
+}
+
+#[test]
 fn a_link_is_written_with_a_new_incident_and_not_with_each_repetition() {
     let mut outbox = outbox(Kind::Alertmanager);
     let new = |outbox: &Outbox| {
@@ -262,7 +334,7 @@ fn told_and_over(kind: Kind) -> (Outbox, i64) {
     outbox.note(&incident(1), START);
     assert_eq!(deliver(&mut outbox, START), [Says::Opened]);
     outbox.note(&resolved(1, after(60)), after(60));
-    // Another one keeps the group, and with it the key, alive.
+    // Another one keeps the group alive, and with it the key, but PagerDuty's.
     outbox.note(&incident(2), after(60));
     let said: Vec<Says> = (60..2_000)
         .flat_map(|it| deliver(&mut outbox, after(it)))

@@ -7,6 +7,7 @@ use gpufleet_telemetry::event::Severity;
 use super::super::fixture::{START, after, incident, settings};
 use super::super::group::{Delivered, State};
 use super::super::lane::{Fault, MAX_PER_MINUTE};
+use super::super::message;
 use super::super::settings::Kind;
 use super::*;
 
@@ -115,6 +116,61 @@ fn an_incident_that_becomes_worse_is_told_again() {
     outbox.note(&one, after(1));
     assert_eq!(deliver(&mut outbox, after(301)), [Says::Updated]);
     assert_eq!(deliver(&mut outbox, after(901)), []);
+}
+
+#[test]
+fn a_silence_holds_where_the_same_incident_becomes_worse_which_is_told_when_it_ends() {
+    let mut outbox = outbox(Kind::Slack);
+    let mut one = incident(1);
+    one.severity = Severity::Warning;
+    outbox.note(&one, START);
+    assert_eq!(deliver(&mut outbox, START), [Says::Opened]);
+    one.silenced_until = Some(after(900));
+    outbox.note(&one, after(10));
+    one.severity = Severity::Error;
+    outbox.note(&one, after(20));
+    for seconds in [20, 400, 899] {
+        assert_eq!(deliver(&mut outbox, after(seconds)), []);
+    }
+    assert_eq!(deliver(&mut outbox, after(900)), [Says::Updated]);
+    assert_eq!(deliver(&mut outbox, after(9_000)), []);
+}
+
+#[test]
+fn what_pagerduty_was_not_told_with_the_first_message_is_an_alarm_of_its_own() {
+    let mut outbox = outbox(Kind::Pagerduty);
+    let mut silent = incident(3);
+    silent.silenced_until = Some(after(500));
+    outbox.note(&incident(1), START);
+    outbox.note(&silent, START);
+    let first = go(&mut outbox, START).remove(0);
+    // It breaks while the message is on its way.
+    outbox.note(&incident(2), after(1));
+    outbox.done(&first, Outcome::Delivered, after(2), 0.5);
+    let mut sent = vec![first];
+    for (number, seconds) in [(2, 2), (4, 400), (3, 500)] {
+        if number == 4 {
+            outbox.note(&incident(4), after(seconds));
+        }
+        let sending = go(&mut outbox, after(seconds)).remove(0);
+        let told: Vec<Uuid> = message::told(&sending).collect();
+        assert_eq!(
+            (sending.says, told),
+            (Says::Opened, vec![incident(number).id])
+        );
+        outbox.done(&sending, Outcome::Delivered, after(seconds), 0.5);
+        assert_eq!(go(&mut outbox, after(seconds)), []);
+        sent.push(sending);
+    }
+    let keys: BTreeSet<String> = sent.iter().map(|it| it.group.key()).collect();
+    assert_eq!(keys.len(), 4, "{keys:?}");
+    // Each ends by itself.
+    outbox.note(&resolved(2, after(600)), after(600));
+    let end = go(&mut outbox, after(600)).remove(0);
+    assert_eq!(
+        (end.says, end.group.key()),
+        (Says::Resolved, sent[1].group.key())
+    );
 }
 
 #[test]
