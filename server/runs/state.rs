@@ -3,7 +3,9 @@
 use gpufleet_analysis::ending::{self, Attempt, GpuFault, NodeLost};
 use gpufleet_telemetry::catalog::training;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::training::Ended;
 
+use super::facts::{Exception, RankEnd};
 use super::{Run, RunFacts};
 
 /// A rank of which nothing was heard for so long is silent, nanoseconds: six shipments.
@@ -14,6 +16,10 @@ pub const SILENT_AFTER: i64 = 60 * NANOS_PER_SECOND;
 const STANDS_AFTER: i64 = 120 * NANOS_PER_SECOND;
 /// And for so many of its own steps, where they are long.
 const STANDS_AFTER_STEPS: i64 = 10;
+
+/// An exception of a rank that did not say that it died of one may have ended it when it came so shortly before its end,
+/// nanoseconds: one of a thread is survived, and what was hours ago says nothing of why it ended.
+const MAY_END_NS: i64 = 60 * NANOS_PER_SECOND;
 
 /// What is known of a run's end beside what its ranks left behind.
 #[derive(Debug, Clone, Default)]
@@ -148,7 +154,8 @@ impl Run {
             let end = rank.facts.end.as_ref();
             let exception = rank.facts.exception.as_ref();
             // One that was survived did not end it.
-            let exception = exception.filter(|_| end.is_some());
+            let may_end = |it: &&Exception| end.is_some_and(|end| end.may_be_of(it));
+            let exception = exception.filter(may_end);
             ending::RankEnd {
                 rank: *number,
                 place: ending::Place {
@@ -186,6 +193,13 @@ impl Run {
             checkpoint_step: self.facts.checkpoint.map(|it| it.step),
             ..Attempt::default()
         })
+    }
+}
+
+impl RankEnd {
+    /// Whether this exception may be why it ended.
+    fn may_be_of(&self, exception: &Exception) -> bool {
+        self.ended == Ended::Exception || self.at.since(exception.at) <= MAY_END_NS
     }
 }
 
@@ -241,6 +255,46 @@ mod tests {
             run.ranks.insert(0, rank);
             let ending = run.ending(at, Known::default());
             assert_eq!(ending.cause, expected, "{said:?}: {}", ending.sentence);
+        }
+    }
+
+    #[test]
+    fn an_exception_that_a_rank_survived_for_hours_did_not_end_it_unless_it_says_so() {
+        let raised_at = Timestamp::from_seconds(1_790_000_000);
+        for (ended, seconds, expected) in [
+            (Ended::Vanished, 64_800, Cause::Unknown),
+            (Ended::Stopped, 64_800, Cause::StoppedByUser),
+            (Ended::Vanished, 30, Cause::Exception),
+            (Ended::Exception, 64_800, Cause::Exception),
+        ] {
+            let ended_at = raised_at.shifted(seconds * NANOS_PER_SECOND);
+            let mut rank = Rank::default();
+            rank.facts.exception = Some(Exception {
+                at: raised_at,
+                kind: "ValueError".to_owned(),
+                message: "of a thread".to_owned(),
+                traceback: String::new(),
+                step: None,
+            });
+            rank.facts.end = Some(RankEnd {
+                at: ended_at,
+                ended,
+                exit_status: None,
+                signal: (ended != Ended::Exception).then_some(15),
+                oom_kills: None,
+                step: None,
+                checkpoint_step: None,
+                phase: None,
+            });
+            let mut run = Run::default();
+            run.ranks.insert(0, rank);
+            let ending = run.ending(ended_at, Known::default());
+            assert_eq!(ending.cause, expected, "{}", ending.sentence);
+            let at = match expected {
+                Cause::Exception => raised_at,
+                _ => ended_at,
+            };
+            assert_eq!(ending.at, Some(at), "{ended:?} {seconds}");
         }
     }
 }
