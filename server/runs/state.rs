@@ -1,12 +1,12 @@
 //! How a run stands: it runs, it ended, or nobody knows because nothing is heard of it.
 
 use gpufleet_analysis::ending::{self, Attempt, GpuFault, NodeLost};
-use gpufleet_telemetry::catalog::training;
+use gpufleet_telemetry::catalog::{Metric, training};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::Ended;
 
 use super::facts::{Exception, RankEnd};
-use super::{Run, RunFacts};
+use super::{Rank, Run, RunFacts};
 
 /// A rank of which nothing was heard for so long is silent, nanoseconds: six shipments.
 pub const SILENT_AFTER: i64 = 60 * NANOS_PER_SECOND;
@@ -17,8 +17,8 @@ const STANDS_AFTER: i64 = 120 * NANOS_PER_SECOND;
 /// And for so many of its own steps, where they are long.
 const STANDS_AFTER_STEPS: i64 = 10;
 
-/// An exception of a rank that did not say that it died of one may have ended it when it came so shortly before its end,
-/// nanoseconds: one of a thread is survived, and what was hours ago says nothing of why it ended.
+/// An exception of a rank that did not say that it died of one may have ended it when it came so shortly before its
+/// end, nanoseconds: one of a thread is survived, and what was hours ago says nothing of why it ended.
 const MAY_END_NS: i64 = 60 * NANOS_PER_SECOND;
 
 /// What is known of a run's end beside what its ranks left behind.
@@ -131,6 +131,25 @@ impl Run {
         stands.then_some(judged.ended_at)
     }
 
+    /// Whether all of its ranks have made the steps that it planned, and no more: what its processes do from then on is
+    /// no training. Steps are counted by the number of the last, or by how many this process made, where numbers begin
+    /// at 0. A plan that was overrun says nothing.
+    pub fn has_made_its_steps(&self) -> bool {
+        let steps = |rank: &Rank, metric: Metric| {
+            let told = rank.facts.reading(metric.id).map(|it| it as u64);
+            told.filter(|it| *it > 0)
+        };
+        let living = || self.living().map(|(_, it)| it);
+        let plans = living().filter_map(|it| steps(it, training::PLANNED_STEPS));
+        let Some(planned) = plans.max() else {
+            return false;
+        };
+        living().all(|it| {
+            let last = steps(it, training::LAST_STEP);
+            last == Some(planned) || steps(it, training::STEPS) == Some(planned)
+        })
+    }
+
     /// Since when all of its ranks that are known are up, where they say that they have made no step; none where one of
     /// them has, or nobody says.
     pub fn up_without_step(&self, now: Timestamp) -> Option<Timestamp> {
@@ -211,7 +230,6 @@ mod tests {
     use gpufleet_telemetry::training::attribute;
 
     use super::*;
-    use crate::runs::Rank;
     use crate::runs::facts::EndingFacts;
 
     #[test]
