@@ -3,9 +3,10 @@
 //! Method: no step for max(120 s, 10 × the median of the last 9 step gaps), and evidence that nothing
 //! computes either: tensor activity of all its GPUs at most 1 %, or collectives that do not move:
 //! one in flight for as long, or sequence numbers of one communicator that differ while it stands.
-//! Quiet while the run starts, evaluates, saves or restores, as the caller says: the clock begins anew when that is
-//! over, or takes so long that the caller calls it so no more (the server after ten times what it takes of this rank,
-//! 10 minutes at least and an hour at most), so that a hang inside of it is told that much later.
+//! Quiet while the run starts, evaluates, saves or restores, and once it has made the steps that it planned, as the
+//! caller says: the clock begins anew when that is over, or takes so long that the caller calls it so no more (the
+//! server after ten times what it takes of this rank, 10 minutes at least and an hour at most), so that a hang inside
+//! of it is told that much later, and one after the last planned step not at all.
 //! Before its first step it is let alone for [`FIRST_STEP_NS`], counted from when its ranks came up and said that they
 //! have made none, or from when something of it last computed: images, data, compilers and checkpoints take their time,
 //! a group that waits for a rank that never comes takes all of it.
@@ -101,7 +102,8 @@ pub struct Tick<'a> {
     pub up_since: Option<Timestamp>,
     /// Whether its ranks were heard from, so that no step means something.
     pub is_heard: bool,
-    /// Whether it evaluates, saves or restores a checkpoint; that it starts counts after its first step alone.
+    /// Whether it evaluates, saves or restores a checkpoint, or has made all its steps; that it starts counts after its
+    /// first step alone.
     pub is_quiet: bool,
     /// Highest tensor activity of its GPUs over the last minute; none is unknown.
     pub activity: Option<f64>,

@@ -8,6 +8,9 @@ use super::Cause;
 /// The signal by which the kernel ends who takes too much memory.
 const SIGKILL: u32 = 9;
 
+/// What a shell, and who handles the signal, returns for SIGINT and SIGTERM: 128 and the number of the signal.
+const TOLD_TO_END: [i64; 2] = [130, 143];
+
 /// Everything known of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Attempt {
@@ -80,7 +83,7 @@ pub struct RankEnd {
     pub ended: Option<Ended>,
     /// The exception that nobody caught: type and first line.
     pub exception: Option<(String, String)>,
-    /// What it returned; none where a signal ended it, or nobody knows.
+    /// What it returned, 0-255; none where a signal ended it, or nobody knows.
     pub exit_status: Option<i64>,
     /// The signal that ended it; none also where nobody could ask.
     pub signal: Option<u32>,
@@ -166,8 +169,8 @@ impl NodeLost {
         let failed_before = failed.and_then(|it| it.at).is_some_and(|at| at < self.at);
         let there = attempt.ranks.iter().filter(|it| it.place.node == self.name);
         let mut there = there.peekable();
-        let was_left =
-            there.peek().is_some() && there.all(|it| it.cause() == Some(Cause::StoppedByUser));
+        let has_left = |it: &RankEnd| it.has_returned() || it.cause() == Some(Cause::StoppedByUser);
+        let was_left = there.peek().is_some() && there.all(has_left);
         !failed_before && (self.is_spot || !was_left)
     }
 }
@@ -189,12 +192,47 @@ impl RankEnd {
         is_signalled || self.cause() == Some(Cause::CollectiveTimeout)
     }
 
-    /// Whether what it was running failed, whatever its machine did.
+    /// Whether what it was running failed, whatever its machine did. A status alone says nothing of that: who is told
+    /// that its machine goes may return one.
     pub(super) fn failed_of_itself(&self) -> bool {
-        matches!(
+        let has_failed = matches!(
             self.cause(),
             Some(Cause::Exception | Cause::CudaOutOfMemory | Cause::HostOutOfMemory)
-        )
+        );
+        has_failed && !self.has_returned()
+    }
+
+    /// Whether its script ended its process, and no exception says why.
+    fn has_returned(&self) -> bool {
+        self.ended == Some(Ended::Stopped) && self.exception.is_none()
+    }
+
+    /// The status by which its script says that it failed: launchers that catch every exception leave nothing else
+    /// (`sys.exit(1)`).
+    fn failure_status(&self) -> Option<i64> {
+        let status = self.exit_status.filter(|_| self.has_returned())?;
+        (status > 0 && !TOLD_TO_END.contains(&status)).then_some(status)
+    }
+
+    /// Whether the kernel killed a process that loads its data for want of memory, of which torch raises an exception in
+    /// this one.
+    fn lost_its_loader_to_memory(&self) -> bool {
+        let is_it = |(_, message): &(String, String)| {
+            message.contains("DataLoader worker")
+                && ["killed by signal: Killed", "exited unexpectedly"]
+                    .iter()
+                    .any(|it| message.contains(it))
+        };
+        self.oom_kills > 0 && self.exception.as_ref().is_some_and(is_it)
+    }
+
+    /// How many processes the kernel killed for want of memory, in words.
+    fn killed(&self) -> String {
+        let processes = match self.oom_kills {
+            1 => "1 process".to_owned(),
+            count => format!("{count} processes"),
+        };
+        format!("the kernel killed {processes} there for want of memory")
     }
 
     /// Whether the kernel killed it for want of memory: it went without a word, by the kernel's signal or by none that is
@@ -210,38 +248,44 @@ impl RankEnd {
         if let Some((kind, message)) = &self.exception {
             let text = format!("{kind}: {message}");
             let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+            let name = kind.rsplit('.').next().unwrap_or_default();
+            // Who reads its data over a network raises the same words of another kind.
+            let is_of_torch = name == "RuntimeError" || name.starts_with("Dist");
+            let peer = ["Connection closed by peer", "Connection reset by peer"];
             // The names that torch and NCCL give them.
-            return Some(
-                if says(&[
-                    "OutOfMemoryError",
-                    "CUDA out of memory",
-                    "CUDA_ERROR_OUT_OF_MEMORY",
-                ]) {
-                    Cause::CudaOutOfMemory
-                } else if says(&["KeyboardInterrupt", "SignalException", "SystemExit"]) {
-                    Cause::StoppedByUser
-                } else if says(&[
-                    "collective operation timeout",
-                    "DistBackendError",
-                    "NCCL communicator was aborted",
-                    "Connection closed by peer",
-                    "Connection reset by peer",
-                    "DistNetworkError",
-                ]) {
-                    Cause::CollectiveTimeout
-                } else if says(&["MemoryError", "Cannot allocate memory"]) {
-                    Cause::HostOutOfMemory
-                } else {
-                    Cause::Exception
-                },
-            );
+            return Some(if self.lost_its_loader_to_memory() {
+                Cause::HostOutOfMemory
+            } else if says(&[
+                "OutOfMemoryError",
+                "CUDA out of memory",
+                "CUDA_ERROR_OUT_OF_MEMORY",
+            ]) {
+                Cause::CudaOutOfMemory
+            } else if says(&["KeyboardInterrupt", "SignalException", "SystemExit"]) {
+                Cause::StoppedByUser
+            } else if says(&[
+                "collective operation timeout",
+                "DistBackendError",
+                "NCCL communicator was aborted",
+                "DistNetworkError",
+            ]) || (is_of_torch && says(&peer))
+            {
+                Cause::CollectiveTimeout
+            } else if says(&["MemoryError", "Cannot allocate memory"]) {
+                Cause::HostOutOfMemory
+            } else {
+                Cause::Exception
+            });
         }
         if self.was_short_of_memory() {
             return Some(Cause::HostOutOfMemory);
         }
         match (self.ended, &self.stuck) {
             (_, Some(_)) => Some(Cause::CollectiveTimeout),
-            (Some(Ended::Stopped), None) => Some(Cause::StoppedByUser),
+            (Some(Ended::Stopped), None) => Some(match self.failure_status() {
+                Some(_) => Cause::Exception,
+                None => Cause::StoppedByUser,
+            }),
             _ => None,
         }
     }
@@ -253,25 +297,29 @@ impl RankEnd {
                 Some(signal) => format!("{} ended its process", signal_name(signal)),
                 None => "its process was gone without a word".to_owned(),
             };
-            let processes = match self.oom_kills {
-                1 => "1 process".to_owned(),
-                count => format!("{count} processes"),
-            };
-            return format!("{how}, and the kernel killed {processes} there for want of memory");
+            return format!("{how}, and {}", self.killed());
         }
         match (&self.exception, &self.stuck) {
             (Some((kind, message)), _) if message.is_empty() => kind.clone(),
+            (Some((kind, message)), _) if self.lost_its_loader_to_memory() => {
+                let message = message.trim_end_matches(['.', ' ']);
+                format!("{kind}: {message}, and {}", self.killed())
+            }
             (Some((kind, message)), _) => format!("{kind}: {message}"),
             (None, Some((function, seconds))) => {
                 format!("{function} had been in flight for {seconds} s")
             }
-            (None, None) => match self.signal.filter(|_| self.ended == Some(Ended::Vanished)) {
-                Some(signal) => format!(
-                    "{} ended its process, and nothing says why",
-                    signal_name(signal)
-                ),
-                None => "the process said that it was stopped".to_owned(),
-            },
+            (None, None) => {
+                let signal = self.signal.filter(|_| self.ended == Some(Ended::Vanished));
+                match (signal, self.failure_status()) {
+                    (Some(signal), _) => format!(
+                        "{} ended its process, and nothing says why",
+                        signal_name(signal)
+                    ),
+                    (None, Some(status)) => format!("its process ended with status {status}"),
+                    (None, None) => "the process said that it was stopped".to_owned(),
+                }
+            }
         }
     }
 }

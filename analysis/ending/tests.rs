@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod said;
+
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_seconds(1_700_000_000 + seconds)
 }

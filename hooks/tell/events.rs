@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpufleet_hooks_shm::reader::Snapshot;
-use gpufleet_hooks_shm::records::{Exception, Pairs, Profile};
+use gpufleet_hooks_shm::records::{End, Exception, Pairs, Profile};
 use gpufleet_hooks_shm::words::{EndKind, ProbeVerdict, ProfileState};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{Resource, ResourceKind};
@@ -16,6 +16,10 @@ use gpufleet_telemetry::training::{Ended, MAX_START_UP_NS, attribute, fingerprin
 
 /// How long the start of a rank waits for what the run is made of, which is written a moment later.
 const FINGERPRINT_WITHIN: i64 = 10 * NANOS_PER_SECOND;
+
+/// The end that a process wrote waits so long for the process to be gone: only then does the kernel say what it returned,
+/// and how many were killed beside it.
+const GONE_WITHIN: i64 = 10 * NANOS_PER_SECOND;
 
 /// What was told of a process.
 #[derive(Debug, Default)]
@@ -131,7 +135,8 @@ pub fn happened(
         told.exception_at = exception.at;
         events.push(died(resource, exception));
     }
-    if !told.ended && (snapshot.end.is_some() || !lives) {
+    let is_over = |end: &End| now.0.saturating_sub(end.at) >= GONE_WITHIN;
+    if !told.ended && (!lives || snapshot.end.as_ref().is_some_and(is_over)) {
         told.ended = true;
         events.push(ending(resource, snapshot, exit.unwrap_or_default(), now));
     }
@@ -251,12 +256,16 @@ fn died(resource: &Resource, exception: &Exception) -> Event {
     event(resource, at, kind, Severity::Error, message, about)
 }
 
-/// How and when it ended: as it said, else as it was found.
+/// How and when it ended: as it said, else as it was found. Who did not know what it would return and ended well by its
+/// own word did not where the kernel knows better: `raise SystemExit(3)` passes by all that a script can be asked.
 fn ended(snapshot: &Snapshot, exit: Exit, now: Timestamp) -> (i64, Ended) {
     let Some(end) = snapshot.end else {
         return (exit.at.unwrap_or(now).0, Ended::Vanished);
     };
     let how = match end.kind {
+        EndKind::Finished if end.exit_status < 0 && exit.status.is_some_and(|it| it != 0) => {
+            Ended::Stopped
+        }
         EndKind::Finished => Ended::Finished,
         EndKind::Stopped => Ended::Stopped,
         EndKind::Exception => Ended::Exception,
@@ -275,9 +284,10 @@ fn ending(resource: &Resource, snapshot: &Snapshot, exit: Exit, now: Timestamp) 
         (attribute::ENDED, ended.name().to_owned()),
         (attribute::STEP, step.to_string()),
     ]);
-    let status = snapshot.end.map(|it| it.exit_status);
-    let status = status.filter(|it| *it >= 0).map(|it| it.to_string());
-    let status = status.or_else(|| exit.status.map(|it| it.to_string()));
+    let said = snapshot.end.map(|it| it.exit_status);
+    let said = said.filter(|it| *it >= 0);
+    let status = exit.status.map(i64::from).or(said);
+    let status = status.map(|it| it.to_string());
     let saved = snapshot.checkpoint_saved.filter(|it| it.count > 0);
     let phase = snapshot.now.map(|it| it.phase.text().to_owned());
     let exception = snapshot.exception.as_ref().map(|it| it.kind.clone());

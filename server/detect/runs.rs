@@ -458,7 +458,7 @@ fn brief(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Brief {
         step,
         first: up_since.flatten().map(first),
         heard: heard.unwrap_or_default(),
-        is_quiet: speaking().any(|it| is_quiet(it, startup_s)),
+        is_quiet: run.has_made_its_steps() || speaking().any(|it| is_quiet(it, startup_s)),
         lacks_evidence: run.lacks_evidence,
         stands: run.stands_since(tick.now).is_some(),
         judged: run.judged.clone(),

@@ -1,10 +1,12 @@
 //! How a run stands: it runs, it ended, or nobody knows because nothing is heard of it.
 
 use gpufleet_analysis::ending::{self, Attempt, GpuFault, NodeLost};
-use gpufleet_telemetry::catalog::training;
+use gpufleet_telemetry::catalog::{Metric, training};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::training::Ended;
 
-use super::{Run, RunFacts};
+use super::facts::{Exception, RankEnd};
+use super::{Rank, Run, RunFacts};
 
 /// A rank of which nothing was heard for so long is silent, nanoseconds: six shipments.
 pub const SILENT_AFTER: i64 = 60 * NANOS_PER_SECOND;
@@ -14,6 +16,10 @@ pub const SILENT_AFTER: i64 = 60 * NANOS_PER_SECOND;
 const STANDS_AFTER: i64 = 120 * NANOS_PER_SECOND;
 /// And for so many of its own steps, where they are long.
 const STANDS_AFTER_STEPS: i64 = 10;
+
+/// An exception of a rank that did not say that it died of one may have ended it when it came so shortly before its
+/// end, nanoseconds: one of a thread is survived, and what was hours ago says nothing of why it ended.
+const MAY_END_NS: i64 = 60 * NANOS_PER_SECOND;
 
 /// What is known of a run's end beside what its ranks left behind.
 #[derive(Debug, Clone, Default)]
@@ -125,6 +131,25 @@ impl Run {
         stands.then_some(judged.ended_at)
     }
 
+    /// Whether all of its ranks have made the steps that it planned, and no more: what its processes do from then on is
+    /// no training. Steps are counted by the number of the last, or by how many this process made, where numbers begin
+    /// at 0. A plan that was overrun says nothing.
+    pub fn has_made_its_steps(&self) -> bool {
+        let steps = |rank: &Rank, metric: Metric| {
+            let told = rank.facts.reading(metric.id).map(|it| it as u64);
+            told.filter(|it| *it > 0)
+        };
+        let living = || self.living().map(|(_, it)| it);
+        let plans = living().filter_map(|it| steps(it, training::PLANNED_STEPS));
+        let Some(planned) = plans.max() else {
+            return false;
+        };
+        living().all(|it| {
+            let last = steps(it, training::LAST_STEP);
+            last == Some(planned) || steps(it, training::STEPS) == Some(planned)
+        })
+    }
+
     /// Since when all of its ranks that are known are up, where they say that they have made no step; none where one of
     /// them has, or nobody says.
     pub fn up_without_step(&self, now: Timestamp) -> Option<Timestamp> {
@@ -148,7 +173,8 @@ impl Run {
             let end = rank.facts.end.as_ref();
             let exception = rank.facts.exception.as_ref();
             // One that was survived did not end it.
-            let exception = exception.filter(|_| end.is_some());
+            let may_end = |it: &&Exception| end.is_some_and(|end| end.may_be_of(it));
+            let exception = exception.filter(may_end);
             ending::RankEnd {
                 rank: *number,
                 place: ending::Place {
@@ -189,6 +215,13 @@ impl Run {
     }
 }
 
+impl RankEnd {
+    /// Whether this exception may be why it ended.
+    fn may_be_of(&self, exception: &Exception) -> bool {
+        self.ended == Ended::Exception || self.at.since(exception.at) <= MAY_END_NS
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use gpufleet_analysis::ending::Cause;
@@ -197,7 +230,6 @@ mod tests {
     use gpufleet_telemetry::training::attribute;
 
     use super::*;
-    use crate::runs::Rank;
     use crate::runs::facts::EndingFacts;
 
     #[test]
@@ -241,6 +273,46 @@ mod tests {
             run.ranks.insert(0, rank);
             let ending = run.ending(at, Known::default());
             assert_eq!(ending.cause, expected, "{said:?}: {}", ending.sentence);
+        }
+    }
+
+    #[test]
+    fn an_exception_that_a_rank_survived_for_hours_did_not_end_it_unless_it_says_so() {
+        let raised_at = Timestamp::from_seconds(1_790_000_000);
+        for (ended, seconds, expected) in [
+            (Ended::Vanished, 64_800, Cause::Unknown),
+            (Ended::Stopped, 64_800, Cause::StoppedByUser),
+            (Ended::Vanished, 30, Cause::Exception),
+            (Ended::Exception, 64_800, Cause::Exception),
+        ] {
+            let ended_at = raised_at.shifted(seconds * NANOS_PER_SECOND);
+            let mut rank = Rank::default();
+            rank.facts.exception = Some(Exception {
+                at: raised_at,
+                kind: "ValueError".to_owned(),
+                message: "of a thread".to_owned(),
+                traceback: String::new(),
+                step: None,
+            });
+            rank.facts.end = Some(RankEnd {
+                at: ended_at,
+                ended,
+                exit_status: None,
+                signal: (ended != Ended::Exception).then_some(15),
+                oom_kills: None,
+                step: None,
+                checkpoint_step: None,
+                phase: None,
+            });
+            let mut run = Run::default();
+            run.ranks.insert(0, rank);
+            let ending = run.ending(ended_at, Known::default());
+            assert_eq!(ending.cause, expected, "{}", ending.sentence);
+            let at = match expected {
+                Cause::Exception => raised_at,
+                _ => ended_at,
+            };
+            assert_eq!(ending.at, Some(at), "{ended:?} {seconds}");
         }
     }
 }

@@ -68,8 +68,12 @@ fn running(run: &Run, open: &[Incident], now: Timestamp, currency: &str) -> Said
         };
     };
     if let Some(since) = run.stands_since(now) {
+        let begins = match run.has_made_its_steps() {
+            true => "Has made the steps that it planned",
+            false => "Stands",
+        };
         let stands = format!(
-            "Stands: {}, and no step came since step {} ended at {} UTC, {}",
+            "{begins}: {}, and no step came since step {} ended at {} UTC, {}",
             heard(run, now),
             text::grouped(judged.step as f64),
             text::moment(since),

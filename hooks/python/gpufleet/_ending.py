@@ -15,6 +15,18 @@ _TRACEBACK_BYTES = 2048
 _FRAMES = 24
 
 
+#: What `sys.exit` was not told.
+_UNKNOWN = -1
+
+
+def exit_status(given):
+    """What the process returns that calls `sys.exit` with this, 0-255."""
+    if given is None:
+        return 0
+    # The kernel keeps the lowest byte. Anything else is printed.
+    return given & 0xFF if isinstance(given, int) else 1
+
+
 class Ending:
     """Chains itself before the hooks that are there, and writes the end at exit."""
 
@@ -25,7 +37,7 @@ class Ending:
         self._settle = settle
         self._pid = os.getpid()
         self._is_said = False
-        self._status = 0
+        self._status = _UNKNOWN
         self._before = (sys.excepthook, threading.excepthook, sys.exit)
 
     def install(self):
@@ -43,7 +55,7 @@ class Ending:
         def on_exit(status=None):
             # In another thread it ends the thread.
             if threading.current_thread() is threading.main_thread():
-                self._status = status
+                self._status = exit_status(status)
             exit_before(status)
 
         sys.excepthook = on_exception
@@ -78,12 +90,6 @@ class Ending:
 
     @fail_open
     def _at_exit(self):
-        status = self._status
-        if status is None:
-            status = 0
-        if not isinstance(status, int):
-            status = 1  # sys.exit("text") prints it and exits with 1
-        if status == 0:
-            self.say("finished", 0)
-        else:
-            self.say("stopped", status)
+        # `raise SystemExit(3)` and `exit(3)` call no hook: whether the script came to its end the kernel knows alone, and
+        # the agent asks it where no status is said here.
+        self.say("stopped" if self._status > 0 else "finished", self._status)

@@ -123,4 +123,7 @@ class GpufleetCallback(TrainerCallback):
         if self._is_training:
             self._is_training = False
             self._recorder.now_in()
+            # It may have stopped early: what was planned is what was made, and a run that made it does not stand still.
+            if state.global_step > 0:
+                self._run.plan(total_steps=state.global_step)
             self._run._readings.drain()

@@ -149,4 +149,7 @@ class GpufleetCallback(Callback):
     @_open
     def on_train_end(self, trainer, module):
         self._recorder.now_in()
+        # It may have stopped early: what was planned is what was made, and a run that made it does not stand still.
+        if self._step > 0:
+            self._run.plan(total_steps=self._step)
         self._run._readings.drain()

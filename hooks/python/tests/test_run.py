@@ -11,7 +11,7 @@ import torch
 
 import gpufleet
 from gpufleet import _identity, _mesh
-from gpufleet._ending import Ending
+from gpufleet._ending import Ending, exit_status
 from gpufleet._run import Run
 from gpufleet._timing import HostClock, NoClock, clock_for
 from support import run_of_test
@@ -451,6 +451,10 @@ class Identity(unittest.TestCase):
             said = run.snapshot()
             self.assertEqual((said["identity"] or {"rank": -1})["rank"], expected)
             self.assertEqual(said["end"][0], "stopped")
+
+    def test_what_a_process_returns_is_what_the_kernel_keeps_of_it(self):
+        for given, expected in ((None, 0), (0, 0), (3, 3), (True, 1), (-1, 255), (256, 0), ("no space left", 1)):
+            self.assertEqual(exit_status(given), expected, given)
 
     def test_who_ends_before_jax_that_some_library_imported_has_begun_is_alone(self):
         run = run_of_test()

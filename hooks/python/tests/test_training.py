@@ -29,7 +29,7 @@ class Training(unittest.TestCase):
         self.assertEqual(said["plan"]["deadline_at"], 1_796_083_200_000_000_000)
         self.assertEqual(said["tags"], {"experiment": "a"})
         self.assertEqual(said["fingerprint"]["peak_flops_per_second"], "60000000000.0")
-        self.assertEqual(said["end"], ("finished", 0, 4))
+        self.assertEqual(said["end"], ("finished", -1, 4), "what it returns it does not know")
         self.assertEqual(said["identity"]["rank"], 0, "the only process of its run")
         self.assertEqual((said["exception"], said["refused"], said["now"]), (None, [], None))
 
@@ -117,13 +117,19 @@ class Training(unittest.TestCase):
                 gpufleet.current().step()
             """)
         self.assertEqual(said["exception"][0], "ZeroDivisionError")
-        self.assertEqual(said["end"], ("finished", 0, 1))
+        self.assertEqual(said["end"], ("finished", -1, 1))
 
     def test_an_exit_status_is_kept(self):
         with Agent() as agent:
             said = agent.run_one("gpufleet.init()\nsys.exit(7)")
             self.assertEqual(agent.endings[0][0], 7)
         self.assertEqual(said["end"], ("stopped", 7, 0))
+
+    def test_of_an_exit_that_passes_by_every_hook_no_status_is_made_up(self):
+        with Agent() as agent:
+            said = agent.run_one("gpufleet.init()\nraise SystemExit(3)")
+            self.assertEqual(agent.endings[0][0], 3)
+        self.assertEqual(said["end"], ("finished", -1, 0), "the agent asks the kernel")
 
     def test_what_a_killed_process_said_can_still_be_read(self):
         with Agent() as agent:

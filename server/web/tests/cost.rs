@@ -67,6 +67,7 @@ async fn a_month_that_is_over_has_a_page_without_what_is_idle_now_and_one_to_com
 #[tokio::test]
 async fn a_month_stands_while_the_next_one_is_made_and_not_for_ever() {
     let server = server().await;
+    super::filled::fill(&server).await;
     let added_up = format!("Added up at {} UTC", text::moment(fixture::NOW));
     let months = async || server.get("/cost").await.1.contains(&added_up);
     assert!(months().await, "it is made");
@@ -449,6 +450,7 @@ async fn who_comes_back_after_hours_is_not_shown_what_could_have_been_saved_then
 #[tokio::test]
 async fn the_month_that_runs_is_made_before_anybody_asks_for_it() {
     let server = server().await;
+    super::filled::fill(&server).await;
     let status = async |web| {
         let asked = Request::get("/cost").body(Body::empty()).unwrap();
         let answer = crate::web::router_of(web).oneshot(asked).await;

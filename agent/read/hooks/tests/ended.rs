@@ -99,6 +99,48 @@ fn with_the_end_of_a_rank_is_told_how_many_the_kernel_killed_for_want_of_memory(
 }
 
 #[test]
+fn what_a_process_returned_is_the_kernels_to_say_and_who_called_itself_finished_may_have_failed() {
+    let writer = Writer::create(WriterKind::Python).expect("a region");
+    writer.identity(&identity(0));
+    let mut reader = Reader::new(writer.file().expect("a file")).expect("a region");
+    let rank = Resource::new(ResourceKind::Rank, "team/llama/u1/0/0");
+    for (kind, said, kernel, ended, status) in [
+        (EndKind::Finished, -1, Some(3), "stopped", Some("3")),
+        (EndKind::Finished, -1, Some(0), "finished", Some("0")),
+        (EndKind::Finished, -1, None, "finished", None),
+        // It called itself finished before it was to end.
+        (EndKind::Finished, 0, Some(3), "finished", Some("3")),
+        (EndKind::Stopped, 7, None, "stopped", Some("7")),
+        (EndKind::Stopped, 7, Some(0), "stopped", Some("0")),
+        (EndKind::Exception, 1, Some(1), "exception", Some("1")),
+    ] {
+        let at = unix_ns();
+        writer.end(End {
+            kind,
+            at,
+            exit_status: said,
+            step: 44,
+        });
+        let snapshot = reader.snapshot(at).expect("it is whole");
+        let now = Timestamp(at + MILLISECOND);
+        let told = &mut Told::default();
+        let events = happened(&rank, &snapshot, now, None, now, told);
+        let is_told = events.iter().any(|it| it.kind == EventKind::RunEnded);
+        assert!(!is_told, "while it lives nobody knows");
+        let exit = Exit {
+            status: kernel,
+            ..Exit::default()
+        };
+        let events = happened(&rank, &snapshot, now, Some(exit), now, told);
+        let event = events.last().expect("its end");
+        let of = |name: &str| event.attributes.get(name).map(String::as_str);
+        let found = (of(about::ENDED), of(about::EXIT_STATUS));
+        assert_eq!(found, (Some(ended), status), "{kind:?} {said} {kernel:?}");
+        assert_eq!(event.at, Timestamp(at));
+    }
+}
+
+#[test]
 fn a_rank_that_comes_up_says_when_its_process_began_as_the_kernel_knows_it() {
     let folder = folder();
     let mut hooks = hooks(folder.path());

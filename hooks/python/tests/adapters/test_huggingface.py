@@ -55,6 +55,22 @@ trainer.train()
         self.assertEqual(said["fingerprint"]["trainer.gradient_accumulation_steps"], "2")
         self.assertEqual((said["end"][0], said["refused"]), ("finished", []))
 
+    def test_a_trainer_that_stops_early_has_made_all_the_steps_of_its_plan(self):
+        with Agent() as agent:
+            said = agent.run_one(TRAINER + """
+from transformers import TrainerCallback
+
+class Enough(TrainerCallback):
+    def on_step_end(self, args, state, control, **given):
+        control.should_training_stop = state.global_step >= 2
+
+arguments = TrainingArguments(save_strategy="no", **settings)
+Trainer(small, arguments, train_dataset=Texts(), callbacks=[GpufleetCallback(), Enough()]).train()
+""")
+            self.assertEqual(agent.endings[0][0], 0, agent.endings)
+        self.assertEqual([step["step"] for step in said["steps"]], [1, 2])
+        self.assertEqual(said["plan"]["total_steps"], 2)
+
     def test_a_resumed_trainer_goes_on_with_its_numbers(self):
         with Agent() as agent:
             said = agent.run_one(TRAINER + """

@@ -49,6 +49,21 @@ trainer.fit(Module(), loader(8), loader(2))
         self.assertEqual(said["plan"]["dtype"], "bf16")
         self.assertEqual((said["end"][0], said["refused"]), ("finished", []))
 
+    def test_a_trainer_that_stops_early_has_made_all_the_steps_of_its_plan(self):
+        with Agent() as agent:
+            said = agent.run_one(MODULE + """
+class Enough(pl.Callback):
+    def on_train_batch_end(self, trainer, *given):
+        trainer.should_stop = trainer.global_step >= 2
+
+trainer = pl.Trainer(max_steps=4, accelerator="cpu", devices=1, default_root_dir=sys.argv[0] + ".out", logger=False,
+                     enable_progress_bar=False, enable_checkpointing=False, callbacks=[GpufleetCallback(), Enough()])
+trainer.fit(Module(), loader(8))
+""")
+            self.assertEqual(agent.endings[0][0], 0, agent.endings)
+        self.assertEqual([step["step"] for step in said["steps"]], [1, 2])
+        self.assertEqual(said["plan"]["total_steps"], 2)
+
 
 class Accelerate(unittest.TestCase):
     def test_what_accelerate_prepared_is_watched_like_torchs_own(self):

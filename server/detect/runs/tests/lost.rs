@@ -23,7 +23,7 @@ fn key() -> RunKey {
     RunKey::of(&"prod".into(), &id)
 }
 
-fn said(training: &Training) -> String {
+pub(super) fn said(training: &Training) -> String {
     let (open, now) = (training.world.open(), training.world.hand.now());
     let runs = training.world.app.fleet.runs();
     let said = runs.look(&key(), |run| sentence(run, &open, now, "USD"));

@@ -1,5 +1,6 @@
-//! Runs that save: what may take long, and what seems to work meanwhile.
+//! Runs that save or have made all their steps: what may take long, and what seems to work meanwhile.
 
+use super::lost::said;
 use super::*;
 
 /// Rank 0 saves; the others spin in a barrier.
@@ -68,5 +69,39 @@ async fn a_run_that_hangs_as_it_saves_is_told_once_that_takes_far_longer_than_it
         let told: Vec<Family> = training.world.open().iter().map(|it| it.family).collect();
         let expected: &[Family] = if is_told { &[Family::Hang] } else { &[] };
         assert_eq!(told, expected, "{mean_s:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_made_the_steps_that_it_planned_does_not_stand_and_one_that_lacks_one_does() {
+    // What is planned, how many steps each process made, the last step of rank 5: that of the others is 159.
+    for (planned, made, last, is_told) in [
+        (Some(159.0), 60.0, 159.0, false),
+        (Some(160.0), 160.0, 159.0, false),
+        (Some(159.0), 60.0, 158.0, true),
+        (Some(160.0), 60.0, 159.0, true),
+        (Some(100.0), 60.0, 159.0, true),
+        (None, 60.0, 159.0, true),
+    ] {
+        let mut training = Training::new().await;
+        training.says = Some(Box::new(move |rank, live| {
+            let last = if rank == 5 { last } else { 159.0 };
+            set(live, &training::LAST_STEP, last);
+            set(live, &training::STEPS, made);
+            if let Some(planned) = planned {
+                set(live, &training::PLANNED_STEPS, planned);
+            }
+        }));
+        let waits = |_| Does {
+            busy_ms: None,
+            ..WELL
+        };
+        training.ticks(60, waits, set_idle).await;
+        let told: Vec<Family> = training.world.open().iter().map(|it| it.family).collect();
+        let expected: &[Family] = if is_told { &[Family::Hang] } else { &[] };
+        assert_eq!(told, expected, "{planned:?} {made} {last}");
+        let said = said(&training);
+        let begins = "Has made the steps that it planned: its ranks are heard";
+        assert_eq!(said.starts_with(begins), !is_told, "{said}");
     }
 }

@@ -270,15 +270,14 @@ async fn a_second_rank_that_all_wait_for_does_not_end_what_was_said_of_the_first
     training.ticks(14, blind, |_| {}).await;
     let told = training.one();
     assert_eq!((told.family, told.place.rank), (Family::Straggler, Some(5)));
-    // Without stages two of 16 may be a stage: nobody is named.
+    // Without stages two of 16 may be a stage: where both are seen nobody is blamed, and the first is not well again.
     training.says = without_mesh(&[5, 9]);
     training.ticks(30, blind, |_| {}).await;
-    let both = training.one();
-    assert_eq!(both.id, told.id, "it waits as long as before");
-    assert!(both.unheard_since.is_some());
+    let is_open = |training: &Training| training.world.open().iter().any(|it| it.id == told.id);
+    assert!(is_open(&training), "it waits as long as before");
     training.says = without_mesh(&[5]);
     training.ticks(50, blind, |_| {}).await;
-    assert_eq!(training.one().id, told.id);
+    assert!(is_open(&training), "and now");
     training.says = without_mesh(&[]);
     training.ticks(60, blind, |_| {}).await;
     assert_eq!(training.world.open(), []);
