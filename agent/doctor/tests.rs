@@ -25,7 +25,7 @@ async fn verdicts(files: &[(&str, &str)], change: fn(&mut Config)) -> Vec<Findin
     config.listen.address = "127.0.0.1:0".to_owned();
     config.ship.endpoint = String::new();
     change(&mut config);
-    look(&config, root.path().to_owned()).await
+    Box::pin(look(&config, root.path().to_owned())).await
 }
 
 fn of<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
