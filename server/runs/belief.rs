@@ -48,7 +48,8 @@ impl Run {
         // Who proves that it is this rank is another than who only said so.
         let is_freed = is_other && trust == Some(Trust::Claimed) && now == Some(Trust::Proved);
         if is_freed {
-            (rank.facts.began, rank.facts.started) = (None, None);
+            (rank.facts.began, rank.facts.began_last) = (None, None);
+            rank.facts.started = None;
             (rank.facts.end, rank.facts.exception) = (None, None);
             self.disbelieve(|it| it == number);
         }
