@@ -4,15 +4,16 @@
 //! between attempts included. Each nanosecond is in exactly one category, integers only; a test
 //! holds the sum against the total. Categories, as Google's goodput library has them:
 //!
-//! - productive: steps that were not thrown away, without their wait for data;
+//! - productive: steps that were not thrown away, without their wait for data and without the time in them in which
+//!   training stood still: steps lie end to end, so checkpoints and evaluations are in them;
 //! - initialisation: from when the GPUs were held to the first step, without going back to a
 //!   checkpoint;
 //! - program startup: what the first step of an attempt took above the ideal one (compilation,
 //!   autotuning);
 //! - data loading: waiting for the next batch, in steps that were kept;
 //! - checkpoint save and restore: time in which training stood still for it;
-//! - wasted progress: steps that a later attempt did again, or will have to: those that the end of the last attempt lost,
-//!   until a later one says where it went on; and what an attempt that broke off did after its last step;
+//! - wasted progress: steps that the same or a later attempt did again, or will have to: those that the end of the last
+//!   attempt lost, until a later one says where it went on; and what an attempt that broke off did after its last step;
 //! - infrastructure recovery: between the end of one attempt and the start of the next;
 //! - custom: evaluation, and phases that the script named itself;
 //! - not observed: time in which steps were done that nobody kept (before the record begins, or lost on
@@ -67,6 +68,15 @@ pub struct Step {
     pub wall_ns: u64,
     /// How long of it was waiting for data.
     pub data_wait_ns: u64,
+    /// How long of it training stood still, for a checkpoint or an evaluation.
+    pub stood_ns: u64,
+}
+
+/// Where the time of one step went; the three are the step.
+struct Parts {
+    busy: u64,
+    data_wait: u64,
+    stood: u64,
 }
 
 /// One attempt.
@@ -92,11 +102,14 @@ pub struct Attempt {
     pub steps_lost: Option<u64>,
     /// Its steps, oldest first.
     pub steps: Vec<Step>,
-    /// Time in which training stood still to save checkpoints, outside of steps, nanoseconds.
+    /// Whether steps whose numbers went back are steps done again, as those of a process that began anew are; else they
+    /// are of another training in the same process.
+    pub goes_back: bool,
+    /// Time in which training stood still to save checkpoints, nanoseconds.
     pub checkpoint_save_ns: u64,
     /// Time spent going back to a checkpoint.
     pub checkpoint_restore_ns: u64,
-    /// Time of evaluation and of phases that the script named, outside of steps.
+    /// Time of evaluation and of phases that the script named.
     pub custom_ns: u64,
 }
 
@@ -110,7 +123,7 @@ pub struct Goodput {
     pub above_ideal_ns: u64,
     /// Steps that were kept.
     pub steps: u64,
-    /// Steps that a later attempt did again, or will have to.
+    /// Steps that the same or a later attempt did again, or will have to.
     pub steps_wasted: u64,
 }
 
@@ -218,8 +231,21 @@ fn redone_from(later: &[Attempt]) -> Option<u64> {
 impl Attempt {
     /// The first of the steps that its end lost.
     fn lost_from(&self) -> Option<u64> {
-        let last = self.steps.iter().map(|it| it.step).max()?;
+        let last = self.steps.last()?.step;
         Some((last + 1).saturating_sub(self.steps_lost?))
+    }
+}
+
+impl Step {
+    /// Its parts, where what was measured adds up to more the first ones first.
+    fn parts(&self) -> Parts {
+        let data_wait = self.data_wait_ns.min(self.wall_ns);
+        let stood = self.stood_ns.min(self.wall_ns - data_wait);
+        Parts {
+            busy: self.wall_ns - data_wait - stood,
+            data_wait,
+            stood,
+        }
     }
 }
 
@@ -227,21 +253,28 @@ fn give_out(
     attempt: &Attempt,
     started_at: Timestamp,
     ended_at: Timestamp,
-    redone_from: u64,
+    mut redone_from: u64,
     goodput: &mut Goodput,
 ) {
     let ideal = goodput.ideal_step_ns;
-    let first = attempt.steps.first().copied();
     let (mut productive, mut data, mut wasted, mut startup) = (0_u64, 0_u64, 0_u64, 0_u64);
-    for step in &attempt.steps {
+    // From the last back, so that what was done again later is known.
+    for (place, step) in attempt.steps.iter().enumerate().rev() {
+        let Parts {
+            mut busy,
+            data_wait,
+            stood,
+        } = step.parts();
         if step.step >= redone_from {
-            wasted = wasted.saturating_add(step.wall_ns);
+            // A checkpoint or an evaluation in it is what it is.
+            wasted = wasted.saturating_add(step.wall_ns - stood);
             goodput.steps_wasted += 1;
             continue;
         }
-        let data_wait = step.data_wait_ns.min(step.wall_ns);
-        let mut busy = step.wall_ns - data_wait;
-        if !attempt.began_unseen && first.is_some_and(|it| it == *step) {
+        if attempt.goes_back {
+            redone_from = step.step;
+        }
+        if place == 0 && !attempt.began_unseen {
             startup = busy.saturating_sub(ideal);
             busy -= startup;
         }
@@ -287,11 +320,10 @@ fn unexplained(unseen: u64, phases: [u64; 3], length: u64) -> u64 {
     unseen.saturating_sub(u64::try_from(share).unwrap_or(u64::MAX))
 }
 
-/// The mean of the steps up to median + 3·MAD, without their wait for data; 0 of no steps.
+/// The mean of the steps up to median + 3·MAD, without their wait for data and what training stood still in them; 0 of
+/// no steps.
 pub fn ideal_step<'a>(steps: impl Iterator<Item = &'a Step>) -> u64 {
-    let mut busy: Vec<u64> = steps
-        .map(|it| it.wall_ns.saturating_sub(it.data_wait_ns))
-        .collect();
+    let mut busy: Vec<u64> = steps.map(|it| it.parts().busy).collect();
     busy.sort_unstable();
     let Some(median) = middle(&busy) else {
         return 0;

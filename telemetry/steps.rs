@@ -90,6 +90,16 @@ impl StepTimes {
         self.busy_ns.saturating_add(self.data_wait_ns)
     }
 
+    /// What of it was neither computing nor waiting: training stood still for a checkpoint or an evaluation. 0 where
+    /// nobody says how long it computed.
+    pub const fn stood_ns(&self) -> u64 {
+        if self.busy_ns == 0 {
+            return 0;
+        }
+        let known = self.own_ns().saturating_add(self.comm_wait_ns);
+        self.wall_ns.saturating_sub(known)
+    }
+
     /// Both together.
     pub const fn and(self, other: Self) -> Self {
         Self {

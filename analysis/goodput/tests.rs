@@ -20,6 +20,7 @@ fn steps(range: std::ops::Range<u64>, wall: u64, data_wait: u64) -> Vec<Step> {
             step,
             wall_ns: wall * SECOND,
             data_wait_ns: data_wait * SECOND,
+            stood_ns: 0,
         })
         .collect()
 }
@@ -63,6 +64,62 @@ fn a_quiet_run_is_productive_but_for_its_start_its_data_and_its_checkpoints() {
     assert_eq!(seconds(&found), expected);
     assert_eq!((found.steps, found.ideal_step_ns), (100, 2 * SECOND));
     assert_eq!(found.ratio(), Some(0.5));
+}
+
+#[test]
+fn a_checkpoint_and_an_evaluation_inside_of_steps_are_not_productive() {
+    let mut all = steps(0..100, 3, 0);
+    // As hooks tell them: the step after them has their time.
+    (all[50].wall_ns, all[50].stood_ns) = (63 * SECOND, 60 * SECOND);
+    (all[80].wall_ns, all[80].stood_ns) = (43 * SECOND, 40 * SECOND);
+    let mut run = attempt(0, all, 0);
+    run.checkpoint_save_ns = 60 * SECOND;
+    run.custom_ns = 30 * SECOND;
+    let expected = [
+        (Productive, 300),
+        (Initialisation, 20),
+        (CheckpointSave, 60),
+        (Custom, 30),
+        // Training stood still and nobody says for what.
+        (Other, 10),
+    ];
+    let found = goodput(std::slice::from_ref(&run));
+    assert_eq!(seconds(&found), expected);
+    assert_eq!((found.ideal_step_ns, found.above_ideal_ns), (3 * SECOND, 0));
+    // In steps that were lost they are no progress that was wasted.
+    run.was_disrupted = true;
+    run.steps_lost = Some(60);
+    let lost = goodput(&[run]);
+    let expected = [
+        (Productive, 120),
+        (Initialisation, 20),
+        (CheckpointSave, 60),
+        (WastedProgress, 180),
+        (Custom, 30),
+        (Other, 10),
+    ];
+    assert_eq!(seconds(&lost), expected);
+}
+
+#[test]
+fn steps_that_the_same_attempt_did_again_are_wasted_unless_they_are_of_another_training() {
+    let mut all = steps(0..10, 1, 0);
+    all.extend(steps(6..12, 1, 0));
+    let mut run = attempt(0, all, 0);
+    run.goes_back = true;
+    let found = goodput(std::slice::from_ref(&run));
+    assert_eq!((found.steps, found.steps_wasted), (12, 4));
+    let expected = [(Productive, 12), (Initialisation, 20), (WastedProgress, 4)];
+    assert_eq!(seconds(&found), expected);
+    // Its end lost the last three of those that it came to, and the others stay wasted.
+    run.was_disrupted = true;
+    run.steps_lost = Some(3);
+    let found = goodput(std::slice::from_ref(&run));
+    assert_eq!((found.steps, found.steps_wasted), (9, 3 + 4));
+    run.steps_lost = None;
+    run.goes_back = false;
+    let found = goodput(&[run]);
+    assert_eq!((found.steps, found.steps_wasted), (16, 0));
 }
 
 #[test]
@@ -226,7 +283,7 @@ proptest! {
     fn every_nanosecond_is_in_exactly_one_category(
         raw in proptest::collection::vec(
             (0_i64..500, 0_i64..500, 0_i64..400, 0_i64..400, any::<bool>(), [0_u64..300, 0..300, 0..300, 0..300],
-             proptest::collection::vec((0_u64..50, 0_u64..9, 0_u64..9), 0..30)),
+             proptest::collection::vec((0_u64..50, 0_u64..9, 0_u64..9, 0_u64..9), 0..30)),
             0..5,
         ),
     ) {
@@ -241,12 +298,14 @@ proptest! {
                 steps_lost: was_disrupted.then_some(unseen),
                 steps: raw
                     .into_iter()
-                    .map(|(step, wall, wait)| Step {
+                    .map(|(step, wall, wait, stood)| Step {
                         step,
                         wall_ns: wall * SECOND + 7,
                         data_wait_ns: wait * SECOND,
+                        stood_ns: stood * SECOND,
                     })
                     .collect(),
+                goes_back: unseen % 3 == 0,
                 checkpoint_save_ns: save * SECOND,
                 checkpoint_restore_ns: restore * SECOND,
                 custom_ns: custom * SECOND,

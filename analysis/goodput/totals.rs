@@ -1,12 +1,13 @@
 //! Goodput of one attempt by its totals alone: what is left to know when its steps are no longer kept.
 //!
-//! Method. The process says how many steps it did, how long they took together, how long it waited for data,
-//! stood for checkpoints, started up. Steps that a failure lost count at the mean step; time of steps less
-//! these and their share of the wait is productive. The categories are given out in the order of the parent,
-//! so none counts twice and they add up to the attempt's time.
+//! Method. The process says how many steps it did, how long they took together, how long it waited for data and
+//! stood still in them, stood for checkpoints, started up. Steps that a failure lost count at the mean step; time of
+//! steps less what training stood still in them, less these and their share of the wait is productive. The categories
+//! are given out in the order of the parent, so none counts twice and they add up to the attempt's time.
 //!
 //! Limits. Where the first step was slow (compilation) that is not told apart from the steps; time between
-//! attempts is of no attempt. So this is coarser than the partition by steps, and at most a little kinder.
+//! attempts is of no attempt; of an attempt of several processes the totals of one are not the whole. So this is
+//! coarser than the partition by steps, and at most a little kinder.
 
 use super::{Category, Goodput, Span};
 
@@ -21,15 +22,17 @@ pub struct Totals {
     pub wall_ns: u64,
     /// How long of that was waiting for data.
     pub data_wait_ns: u64,
+    /// How long of it training stood still, for checkpoints and evaluations.
+    pub stood_ns: u64,
     /// Steps that its end lost.
     pub steps_lost: u64,
     /// From its start to its first step.
     pub startup_ns: u64,
-    /// Standing for checkpoints, outside of steps.
+    /// Standing for checkpoints, in steps and outside of them.
     pub checkpoint_save_ns: u64,
     /// Going back to one.
     pub checkpoint_restore_ns: u64,
-    /// Evaluation and phases that the script named.
+    /// Evaluation, in steps and outside of them, and phases that the script named.
     pub custom_ns: u64,
 }
 
@@ -44,7 +47,8 @@ pub fn of_totals(totals: &Totals) -> Option<Goodput> {
         let product = u128::from(whole) * u128::from(steps) / u128::from(totals.steps);
         u64::try_from(product).unwrap_or(u64::MAX)
     };
-    let data = part(totals.data_wait_ns.min(totals.wall_ns), kept);
+    let trained = totals.wall_ns.saturating_sub(totals.stood_ns);
+    let data = part(totals.data_wait_ns.min(trained), kept);
     let mut goodput = Goodput {
         steps: kept,
         steps_wasted: lost,
@@ -55,9 +59,9 @@ pub fn of_totals(totals: &Totals) -> Option<Goodput> {
         goodput: &mut goodput,
     };
     let restore = totals.checkpoint_restore_ns;
-    span.give(Category::Productive, part(totals.wall_ns, kept) - data);
+    span.give(Category::Productive, part(trained, kept) - data);
     span.give(Category::DataLoading, data);
-    span.give(Category::WastedProgress, part(totals.wall_ns, lost));
+    span.give(Category::WastedProgress, part(trained, lost));
     span.give(Category::CheckpointRestore, restore);
     span.give(
         Category::Initialisation,
@@ -81,6 +85,7 @@ mod tests {
             steps: 100,
             wall_ns: 800 * SECOND,
             data_wait_ns: 80 * SECOND,
+            stood_ns: 0,
             steps_lost: 25,
             startup_ns: 60 * SECOND,
             checkpoint_save_ns: 30 * SECOND,
@@ -111,10 +116,32 @@ mod tests {
     }
 
     #[test]
+    fn checkpoints_and_evaluations_in_steps_are_not_productive() {
+        let inside = Totals {
+            stood_ns: 80 * SECOND,
+            ..totals()
+        };
+        let found = of_totals(&inside).expect("it has steps");
+        let seconds = |category| found.of(category) / SECOND;
+        assert_eq!(found.total(), 1_000 * SECOND);
+        for (category, expected) in [
+            (Category::Productive, 480),
+            (Category::DataLoading, 60),
+            (Category::WastedProgress, 180),
+            (Category::CheckpointSave, 30),
+            (Category::Custom, 50),
+            (Category::Other, 140),
+        ] {
+            assert_eq!(seconds(category), expected, "{}", category.name());
+        }
+    }
+
+    #[test]
     fn totals_that_contradict_each_other_never_make_more_than_the_time_there_was() {
         let wild = Totals {
             wall_ns: 5_000 * SECOND,
             data_wait_ns: 9_000 * SECOND,
+            stood_ns: 700 * SECOND,
             steps_lost: 400,
             ..totals()
         };

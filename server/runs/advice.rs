@@ -227,7 +227,7 @@ fn gpu_use((run, step_s): (&Run, f64), gpus: &[Live], card: Option<&str>, specs:
 /// FLOPs of a rank's step, with recomputation where that is told, for each byte of so many that its card moves in it.
 fn flops_per_byte(run: &Run, moved: f64) -> Option<f64> {
     let told = [training::HARDWARE_FLOPS, training::MODEL_FLOPS];
-    let of_step = told.map(|metric| mean(run.flops(metric).map(|it| it.0)));
+    let of_step = told.map(|metric| mean(run.flops_of_step(metric)));
     let flops = of_step.into_iter().flatten().next()?;
     Some(flops / moved).filter(|it| it.is_finite())
 }

@@ -28,6 +28,13 @@ impl Run {
         self.members().filter(|(_, it)| it.facts.end.is_none())
     }
 
+    /// Those whose figures of the present are the run's: while it goes on those that have not ended, else all.
+    pub fn computing(&self) -> impl Iterator<Item = (&u32, &Rank)> {
+        let goes_on = self.facts.ended.is_none() && self.living().next().is_some();
+        let members = self.members();
+        members.filter(move |(_, it)| !goes_on || it.facts.end.is_none())
+    }
+
     /// Whether this rank does.
     pub fn counts(&self, number: u32) -> bool {
         let trust = self.ranks.get(&number).and_then(|it| it.facts.trust);
@@ -48,7 +55,8 @@ impl Run {
         // Who proves that it is this rank is another than who only said so.
         let is_freed = is_other && trust == Some(Trust::Claimed) && now == Some(Trust::Proved);
         if is_freed {
-            (rank.facts.began, rank.facts.started) = (None, None);
+            (rank.facts.began, rank.facts.began_last) = (None, None);
+            rank.facts.started = None;
             (rank.facts.end, rank.facts.exception) = (None, None);
             self.disbelieve(|it| it == number);
         }

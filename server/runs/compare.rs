@@ -3,7 +3,8 @@
 //! Steps are those of the rank that stands for each run, all of its last [`READ_BACK`]; the first [`WARM_UP`] say
 //! nothing. The speed-up is the ratio of the medians, never of pooled steps: repeats of one run
 //! differ by less than a percent, single steps by much more. How uncertain it is comes from each run's
-//! own stretches; [`super::repeats`] has several runs of each. Pure, but for [`one`].
+//! own stretches; [`super::repeats`] has several runs of each. Tokens are counted from 0 by each process, so that a run that
+//! went on from a checkpoint, or whose process began anew, has no losses to compare. Pure, but for [`one`].
 
 use std::collections::BTreeMap;
 
@@ -30,8 +31,8 @@ pub const NO_PACE: &str =
     "a run has fewer than 20 steps after its first 5, or they are no longer kept";
 
 /// Why no losses are compared.
-pub const NO_LOSS: &str =
-    "a run does not say loss and tokens, or they have no number of tokens in common";
+pub const NO_LOSS: &str = "a run does not say loss and tokens or went on from steps whose tokens are not counted, \
+     or they have no number of tokens in common";
 
 /// Why some of what differs is not known.
 pub const NOT_TOLD: &str = "a run has not told what it is made of";
@@ -77,7 +78,7 @@ pub struct Side {
     pub uncertainty: Option<f64>,
     /// Tokens a step of the run; none where it does not say.
     pub tokens_per_step: Option<f64>,
-    /// Loss by tokens of the run, in the order of time.
+    /// Loss by tokens of the run, in the order of time; none of a run whose processes did not count all of its tokens.
     pub losses: Vec<(f64, f64)>,
 }
 
@@ -248,7 +249,7 @@ pub async fn one(app: &App, key: RunKey) -> Result<Option<Compared>, StoreError>
 
 /// What the last [`READ_BACK`] of a run says.
 async fn read(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Side, StoreError> {
-    let Some((speaker, _)) = run.speaker() else {
+    let Some((speaker, rank)) = run.speaker() else {
         return Ok(Side::default());
     };
     let end = run.facts.heard.shifted(NANOS_PER_SECOND);
@@ -261,7 +262,11 @@ async fn read(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Side, StoreE
     let side = apart(move || pace(&blocks)).await;
     // What one rank was given is so much of what the run was.
     let places = run.data_places() as f64;
-    let losses = losses(&minutes.rows).into_iter();
+    let losses = match run.counts_from_its_first_step(rank) {
+        true => losses(&minutes.rows),
+        false => Vec::new(),
+    };
+    let losses = losses.into_iter();
     Ok(Side {
         tokens_per_step: side.tokens_per_step.map(|it| it * places),
         losses: losses

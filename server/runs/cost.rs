@@ -1,6 +1,7 @@
 //! What a run has cost and will have cost: the time it held its GPUs × their price.
 //!
-//! The time is that of all attempts up to this one; of an attempt that is over a rank counts as one GPU.
+//! The time is that of all attempts up to this one; of an attempt that is over, and of ranks that ended before it, a rank
+//! counts as one GPU.
 //! The price is that of the GPUs it computes on now, of a share of one that part of the card's. A GPU without a price makes the cost unknown and
 //! never smaller. All of it is in `cost.currency`, also where a name says USD.
 
@@ -39,6 +40,8 @@ pub struct Attempt {
     pub until: Timestamp,
     /// How many GPUs it has.
     pub gpus: usize,
+    /// GPU-nanoseconds of ranks that ended while others go on: their GPUs are not among `gpus`.
+    pub gone_gpu_ns: u128,
     /// As [`Cost::nano_usd_per_gpu_hour`].
     pub nano_usd_per_gpu_hour: Result<i64, String>,
 }
@@ -50,6 +53,7 @@ impl Attempt {
             started: run.facts.started,
             until: run.state(now).until(now),
             gpus: run.gpu_count(),
+            gone_gpu_ns: run.gone_gpu_ns(),
             nano_usd_per_gpu_hour: price(app, (key, run)),
         }
     }
@@ -71,10 +75,15 @@ impl Attempt {
     /// A sentence that says why that is not known.
     pub fn so_far(&self) -> Result<i64, String> {
         let alone = Cost {
-            held_gpu_ns: sum(&[(self.started, self.until, self.gpus)]),
+            held_gpu_ns: self.held(),
             nano_usd_per_gpu_hour: self.nano_usd_per_gpu_hour.clone(),
         };
         alone.so_far()
+    }
+
+    fn held(&self) -> Result<u128, String> {
+        let held = sum(&[(self.started, self.until, self.gpus)])?;
+        Ok(held + self.gone_gpu_ns)
     }
 }
 
@@ -149,7 +158,7 @@ pub fn price(app: &App, (key, run): (&RunKey, &Run)) -> Result<i64, String> {
     if let Some(why) = run.names_too_few_gpus() {
         return Err(why);
     }
-    let gpus = run.gpus();
+    let gpus = run.gpus_computing();
     let seen = lookup::GpusSeen::of(&app.fleet, (key, run));
     let mut nodes = BTreeMap::new();
     let mut prices = Prices::at(app.money.terms(), app.clock.now());
@@ -194,7 +203,7 @@ fn usd_a_second(nano_usd_per_gpu_hour: i64, gpus: usize) -> f64 {
 }
 
 fn held(attempts: &Attempts, key: &RunKey, last: &Attempt) -> Result<u128, String> {
-    let mut spans = vec![(last.started, last.until, last.gpus)];
+    let mut spans = Vec::new();
     for before in attempts.before(key.run.attempt)? {
         let facts = &before.facts;
         let ranks = match facts.world {
@@ -203,7 +212,7 @@ fn held(attempts: &Attempts, key: &RunKey, last: &Attempt) -> Result<u128, Strin
         };
         spans.push((facts.started, facts.ended.unwrap_or(facts.heard), ranks));
     }
-    sum(&spans)
+    Ok(sum(&spans)? + last.held()?)
 }
 
 /// GPU-nanoseconds of (start, end, GPUs).
@@ -243,10 +252,18 @@ mod tests {
             started: Some(at(0)),
             until: at(1_800),
             gpus: 8,
+            gone_gpu_ns: 0,
             nano_usd_per_gpu_hour: Ok(10_000_000_000),
         };
         assert_eq!(attempt.hour(), Ok(80_000_000_000));
         assert_eq!(attempt.so_far(), Ok(40_000_000_000));
+        // Four more GPUs held for a quarter of an hour.
+        let shrunk = Attempt {
+            gone_gpu_ns: 4 * 900 * 1_000_000_000,
+            ..attempt.clone()
+        };
+        assert_eq!(shrunk.hour(), attempt.hour());
+        assert_eq!(shrunk.so_far(), Ok(50_000_000_000));
         let unseen = Attempt {
             started: None,
             ..attempt.clone()

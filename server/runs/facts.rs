@@ -11,13 +11,16 @@ use gpufleet_analysis::ending::{self, Cause};
 use gpufleet_telemetry::catalog::MetricId;
 use gpufleet_telemetry::event::{Event, EventKind};
 use gpufleet_telemetry::identity::{Origin, Resource, attribute as named};
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::{
     Ended, MAX_START_UP_NS, Mesh, MeshSource, Trust, attribute, fingerprint_of,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::words::Said;
+
+/// Two processes of a rank began further apart than this, nanoseconds: a clock that was set moves the start of one.
+const ANOTHER_AFTER: i64 = 10 * NANOS_PER_SECOND;
 
 /// What is known of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -104,8 +107,10 @@ pub struct EndingFacts {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RankFacts {
-    /// When its process began to start up; none where nobody said.
+    /// When its process began to start up, of several the first; none where nobody said.
     pub began: Option<Timestamp>,
+    /// The same of the newest of its processes.
+    pub began_last: Option<Timestamp>,
     /// When it said that it trains; none while nobody said.
     pub started: Option<Timestamp>,
     /// When anything of it was last heard, in the server's time.
@@ -296,6 +301,7 @@ impl RankFacts {
                 self.started = Some(first);
                 let began = began(event);
                 self.began = Some(self.began.map_or(began, |at| at.min(began)));
+                self.began_last = self.began_last.max(Some(began));
                 // A rank that comes up again after its end lives: an elastic launcher did that.
                 self.end.take_if(|it| it.at < event.at);
                 self.exception.take_if(|it| it.at < event.at);
@@ -328,6 +334,12 @@ impl RankFacts {
     pub fn came_up(&self) -> Option<Timestamp> {
         // Who was stored by an older server has no more than when it trained.
         self.began.or(self.started)
+    }
+
+    /// Whether it had a process before its newest one: what that one counts is not of the whole attempt.
+    pub fn came_up_again(&self) -> bool {
+        let both = self.began.zip(self.began_last);
+        both.is_some_and(|(first, last)| last.since(first) > ANOTHER_AFTER)
     }
 
     /// Its newest reading of a metric.
@@ -385,7 +397,6 @@ mod tests {
 
     use gpufleet_telemetry::event::Severity;
     use gpufleet_telemetry::identity::ResourceKind;
-    use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
     use super::*;
 
@@ -441,6 +452,24 @@ mod tests {
         assert!(rank.end.is_some());
         rank.learn(&comes_up(Some(600)));
         assert_eq!(rank.end, None);
+    }
+
+    #[test]
+    fn a_rank_whose_process_began_anew_says_so_and_one_that_is_told_twice_does_not() {
+        let mut rank = RankFacts::default();
+        rank.learn(&comes_up(Some(40)));
+        rank.learn(&comes_up(Some(39)));
+        assert!(!rank.came_up_again());
+        let mut again = comes_up(None);
+        again.at = at(3_600);
+        rank.learn(&again);
+        rank.learn(&comes_up(Some(40)));
+        assert!(rank.came_up_again());
+        assert_eq!(
+            (rank.began, rank.began_last),
+            (Some(at(-40)), Some(at(3_600)))
+        );
+        assert!(!RankFacts::default().came_up_again(), "nobody said");
     }
 
     #[test]

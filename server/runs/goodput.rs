@@ -2,7 +2,8 @@
 //!
 //! The steps are those of the rank that stands for each attempt. Time whose steps are not kept is told as
 //! such. Limits: those of [`Attempts::before`], and [`MAX_STEPS`] steps: what is beyond is a reason, not a
-//! smaller sum.
+//! smaller sum. Checkpoints, evaluations and named phases are those of the rank's newest process: what one before it in
+//! the same attempt stood still for is in no category.
 
 use std::ops::{ControlFlow, Range};
 
@@ -18,7 +19,7 @@ use crate::store::{Store, StoreError};
 /// Ranks of the attempts before among which is the one that stands for each: the lowest that did steps.
 const FIRST_RANKS: u32 = 16;
 
-/// Most steps: a week of one a second. About 24 bytes each.
+/// Most steps: a week of one a second. About 32 bytes each.
 pub const MAX_STEPS: usize = 600_000;
 
 /// The partition of the time of a job up to this attempt, or why there is none.
@@ -115,8 +116,11 @@ async fn attempt(
             step: block.first_step + place * per_entry,
             wall_ns: times.wall_ns,
             data_wait_ns: times.data_wait_ns,
+            stood_ns: times.stood_ns(),
         }));
     }
+    let first = blocks.first();
+    attempt.goes_back = first.is_some_and(|it| goes_back(run, rank, it.started_at));
     attempt.checkpoint_save_ns = spent(rank, training::PHASE_CHECKPOINT_SAVE);
     attempt.checkpoint_restore_ns = spent(rank, training::PHASE_CHECKPOINT_RESTORE);
     attempt.custom_ns =
@@ -149,6 +153,13 @@ fn notice_gaps(attempt: &mut Attempt, blocks: &[StepBlock], run: &Run, rank: &Ra
         attempt.last_step_at = None;
     }
     attempt.unseen_ns = unseen.cast_unsigned();
+}
+
+/// Whether steps of a rank whose numbers went back were done again: its process began anew, or the run went back to a
+/// checkpoint after its first step. Else the same process trained something else.
+fn goes_back(run: &Run, rank: &Rank, first_step_at: Timestamp) -> bool {
+    let restored = run.facts.restored.is_some_and(|it| it.at > first_step_at);
+    restored || rank.facts.came_up_again()
 }
 
 /// Whether anybody says that steps were done, of an attempt of which none is kept.
@@ -239,6 +250,27 @@ mod tests {
             (false, 0),
             "went back"
         );
+    }
+
+    #[test]
+    fn numbers_that_went_back_are_steps_done_again_where_a_process_began_anew_or_went_back_to_a_checkpoint()
+     {
+        let found = |processes: (i64, i64), restored: Option<i64>| {
+            let mut rank = Rank::default();
+            rank.facts.began = Some(at(processes.0));
+            rank.facts.began_last = Some(at(processes.1));
+            let mut run = Run::default();
+            run.facts.restored = restored.map(|seconds| Occasion {
+                at: at(seconds),
+                step: 600,
+                rank: None,
+            });
+            goes_back(&run, &rank, at(20))
+        };
+        assert!(!found((0, 0), None), "another training in the same process");
+        assert!(found((0, 900), None));
+        assert!(found((0, 0), Some(500)));
+        assert!(!found((0, 0), Some(10)), "it began from there");
     }
 
     #[test]

@@ -135,6 +135,8 @@ impl RankFacts {
         let begun = self.started;
         let is_over = |at| begun.is_some_and(|begun| at < begun);
         self.started = [begun, stored.started].into_iter().flatten().min();
+        self.began = [self.began, stored.began].into_iter().flatten().min();
+        self.began_last = self.began_last.max(stored.began_last);
         self.heard = self.heard.max(stored.heard);
         let end = stored.end.filter(|it| !is_over(it.at));
         self.end = self.end.take().or(end);
@@ -227,18 +229,23 @@ mod tests {
             phase: None,
         };
         let stored = RankFacts {
+            began: Some(at(-5)),
+            began_last: Some(at(-5)),
             started: Some(at(0)),
             end: Some(end),
             ..RankFacts::default()
         };
         for (begun, has_ended) in [(None, true), (Some(at(40)), true), (Some(at(60)), false)] {
             let mut facts = RankFacts {
+                began: begun,
+                began_last: begun,
                 started: begun,
                 ..RankFacts::default()
             };
             facts.recall(stored.clone());
             assert_eq!(facts.end.is_some(), has_ended, "{begun:?}");
-            assert_eq!(facts.started, Some(at(0)));
+            assert_eq!((facts.began, facts.started), (Some(at(-5)), Some(at(0))));
+            assert_eq!(facts.came_up_again(), begun.is_some(), "{begun:?}");
         }
     }
 }

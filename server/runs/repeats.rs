@@ -161,6 +161,7 @@ mod tests {
                 started: None,
                 until: Timestamp::default(),
                 gpus: 0,
+                gone_gpu_ns: 0,
                 nano_usd_per_gpu_hour: Err("no price".to_owned()),
             },
             usd_per_million_tokens: Err("no price".to_owned()),

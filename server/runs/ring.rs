@@ -32,9 +32,23 @@ struct Held {
     started_at: Timestamp,
     ended_at: Timestamp,
     tokens: u64,
+    samples: u64,
     /// Of all its steps.
     times: StepTimes,
     packed: Arc<[u8]>,
+}
+
+/// What the newest blocks of a rank were together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lately {
+    /// Tokens; 0 not said.
+    pub tokens: u64,
+    /// Samples; 0 not said.
+    pub samples: u64,
+    /// Steps.
+    pub steps: u64,
+    /// How long these took, nanoseconds.
+    pub wall_ns: u64,
 }
 
 impl Ring {
@@ -52,6 +66,7 @@ impl Ring {
             started_at: block.started_at,
             ended_at: block.ended_at,
             tokens: block.tokens,
+            samples: block.samples,
             times: block
                 .times
                 .iter()
@@ -97,11 +112,15 @@ impl Ring {
         self.blocks.back().map(|it| it.ended_at)
     }
 
-    /// Tokens of its newest blocks, and how long their steps took, nanoseconds.
-    pub fn lately(&self, blocks: usize) -> (f64, f64) {
+    /// So many of its newest blocks together.
+    pub fn lately(&self, blocks: usize) -> Lately {
         let newest = self.blocks.iter().rev().take(blocks);
-        let sums = newest.map(|it| (it.tokens as f64, it.times.wall_ns as f64));
-        sums.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
+        newest.fold(Lately::default(), |sum, it| Lately {
+            tokens: sum.tokens.saturating_add(it.tokens),
+            samples: sum.samples.saturating_add(it.samples),
+            steps: sum.steps.saturating_add(it.next_step - it.first_step),
+            wall_ns: sum.wall_ns.saturating_add(it.times.wall_ns),
+        })
     }
 
     /// What its newest blocks took together that have at least so many steps, and how many they have; of a ring with

@@ -2,7 +2,10 @@
 //!
 //! HFU is taken, in this order, from FLOPs with recomputation that the ranks say; from MFU, where the run does its
 //! whole forward pass again; else it is an estimate from the time in which tensor cores were active, and named one.
-//! Pure, over what the ranks said last.
+//!
+//! FLOPs and their time are of the same steps: the last minute's, what lies between steps included; of a run whose steps
+//! are not in memory, as in reports, all that its processes did. FLOPs are counted for a whole process: those of the
+//! last minute are its part by tokens, else samples, else steps. Pure, over what the ranks said last.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +16,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::advice::set_up;
 use super::card::Card;
-use super::{Run, State};
+use super::{Rank, Run, State};
 
 /// Why there is no peak to hold it against.
 const NO_TYPE: &str = "not said: the run does not say the type of its arithmetic";
@@ -114,6 +117,15 @@ impl From<&str> for Missing {
     }
 }
 
+/// FLOPs a second of ranks that say so many; none where one tells no time of steps.
+fn a_second(told: &[(f64, &Rank)]) -> Option<f64> {
+    let rates = told.iter().map(|(flops, rank)| {
+        let (part, seconds) = rank.part_done_lately()?;
+        Some(flops * part / seconds)
+    });
+    rates.sum()
+}
+
 impl Run {
     /// MFU of the ranks that say their FLOPs; `card` gives the card of a GPU.
     ///
@@ -137,19 +149,17 @@ impl Run {
         card: impl Fn(&str) -> Option<Card>,
     ) -> Option<Result<Utilisation, String>> {
         let stated = self.facts.fingerprint.get(STATED_PEAK)?.parse().ok()?;
-        let (mut flops, mut ranks) = (0.0, 0);
-        for (of_step, gpu) in self.flops(training::MODEL_FLOPS) {
-            if !gpu.is_empty() && card(gpu).is_some() {
-                return None;
-            }
-            flops += of_step;
-            ranks += 1;
+        let told: Vec<_> = self.counted(training::MODEL_FLOPS).collect();
+        let mut gpus = told.iter().map(|it| &*it.1.facts.gpu);
+        if gpus.any(|it| !it.is_empty() && card(it).is_some()) {
+            return None;
         }
-        (ranks > 0).then(|| {
-            let seconds = self.step_seconds().ok_or(NO_STEP)?;
+        (!told.is_empty()).then(|| {
+            let rate = a_second(&told).ok_or(NO_STEP)?;
             let data_type = DataType::parse(&self.facts.data_type).ok_or(NO_TYPE)?;
             let peak = Peak::stated(stated, data_type);
-            mfu::utilisation(Kind::Mfu, flops / seconds, ranks, &peak).map_err(refused)
+            let ranks = u32::try_from(told.len()).unwrap_or(u32::MAX);
+            mfu::utilisation(Kind::Mfu, rate, ranks, &peak).map_err(refused)
         })
     }
 
@@ -181,7 +191,7 @@ impl Run {
                 "not known: it does not run, and gives no FLOPs with recomputation".to_owned(),
             );
         }
-        let named = self.gpus();
+        let named = self.gpus_computing();
         let active: Vec<f64> = named.iter().filter_map(|it| (gpus.tensor)(it)).collect();
         let mean = active.iter().sum::<f64>() / active.len() as f64;
         let otherwise = "not known: no GPU of the run tells how long its tensor cores are active";
@@ -216,18 +226,25 @@ impl Run {
         }
     }
 
-    /// FLOPs of one step, of each rank that says any, with the GPU that it names.
-    pub(super) fn flops(&self, metric: Metric) -> impl Iterator<Item = (f64, &str)> {
-        self.members().filter_map(move |(_, rank)| {
-            let told = |metric: Metric| rank.facts.reading(metric.id);
-            let (flops, steps) = (told(metric)?, told(training::STEPS)?);
-            let is_said = flops > 0.0 && steps > 0.0;
-            is_said.then_some((flops / steps, &*rank.facts.gpu))
+    /// FLOPs of one step, mean over all of a process, of each rank that says any.
+    pub(super) fn flops_of_step(&self, metric: Metric) -> impl Iterator<Item = f64> {
+        self.counted(metric).filter_map(|(flops, rank)| {
+            let steps = rank.facts.reading(training::STEPS.id)?;
+            Some(flops / steps)
+        })
+    }
+
+    /// FLOPs of all steps of its process, of each rank that says any.
+    fn counted(&self, metric: Metric) -> impl Iterator<Item = (f64, &Rank)> {
+        self.computing().filter_map(move |(_, rank)| {
+            let told = |metric: Metric| rank.facts.reading(metric.id).filter(|it| *it > 0.0);
+            told(training::STEPS)?;
+            Some((told(metric)?, rank))
         })
     }
 
     fn says(&self, metric: Metric) -> bool {
-        self.flops(metric).next().is_some()
+        self.counted(metric).next().is_some()
     }
 
     fn share(
@@ -237,8 +254,8 @@ impl Run {
         card: &dyn Fn(&str) -> Option<Card>,
         specs: &Specs,
     ) -> Result<Utilisation, Missing> {
-        let flops: f64 = self.flops(metric).map(|it| it.0).sum();
-        let gpus: BTreeSet<&str> = self.flops(metric).map(|it| it.1).collect();
+        let told: Vec<_> = self.counted(metric).collect();
+        let gpus: BTreeSet<&str> = told.iter().map(|it| &*it.1.facts.gpu).collect();
         if gpus.is_empty() {
             let why = self.facts.fingerprint.get(FLOPS_REFUSED);
             let why = why.map_or("not said: the run gives no FLOPs", String::as_str);
@@ -252,11 +269,10 @@ impl Run {
                 "not known: a rank does not say on which GPU it computes",
             ));
         }
-        let seconds = self.step_seconds();
-        let seconds = seconds.ok_or(NO_STEP)?;
+        let rate = a_second(&told).ok_or(NO_STEP)?;
         let peak = self.peak(&gpus, card, specs)?;
         let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
-        mfu::utilisation(kind, flops / seconds, count, &peak).map_err(|it| refused(it).into())
+        mfu::utilisation(kind, rate, count, &peak).map_err(|it| refused(it).into())
     }
 
     /// The dense peak of one of these GPUs for the run's type.
@@ -292,205 +308,4 @@ impl Run {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::Rank;
-    use super::*;
-
-    const CARD: &str = "NVIDIA H100 80GB HBM3";
-    const PEAK: f64 = 989.4e12;
-
-    fn now() -> Timestamp {
-        Timestamp::from_seconds(1_790_000_400)
-    }
-
-    /// A run of one rank that takes a second a step and says these FLOPs of each.
-    fn run(told: &[(Metric, f64)]) -> Run {
-        let steps = [(training::STEPS, 10.0), (training::STEP_WALL, 10.0)];
-        let flops = told.iter().map(|(metric, it)| (*metric, it * 10.0));
-        let readings = steps.into_iter().chain(flops);
-        let mut rank = Rank::default();
-        rank.facts.gpu = "GPU-a".into();
-        rank.facts.heard = now();
-        rank.facts.readings = readings.map(|(metric, it)| (metric.id, it)).collect();
-        rank.facts.readings.sort_by_key(|it| it.0);
-        let mut run = Run::default();
-        run.ranks.insert(0, rank);
-        run.facts.data_type = "bf16".to_owned();
-        run
-    }
-
-    fn hfu(run: &Run, tensor: Option<f64>) -> Result<(f64, Kind, Basis), String> {
-        let gpus = Gpus {
-            card: &|_| Some(Card::whole(CARD)),
-            tensor: &|_| tensor,
-        };
-        let found = run.hfu(&gpus, &Specs::default(), now())?;
-        Ok((found.0.ratio, found.0.kind, found.1))
-    }
-
-    /// The share that comes out, of which kind and by what.
-    fn check(run: &Run, tensor: Option<f64>, ratio: f64, kind: Kind, basis: Basis) {
-        let found = hfu(run, tensor).expect("there is one");
-        assert!((found.0 / ratio - 1.0).abs() < 1e-6, "{found:?}");
-        assert_eq!((found.1, found.2), (kind, basis));
-    }
-
-    fn recomputing(mut run: Run) -> Run {
-        let pair = ("gradient_checkpointing".to_owned(), "True".to_owned());
-        run.facts.fingerprint.extend([pair]);
-        run
-    }
-
-    #[test]
-    fn hfu_is_what_is_told_else_by_recomputation_else_an_estimate_that_is_named_one() {
-        let model = (training::MODEL_FLOPS, 0.3 * PEAK);
-        let told = run(&[model, (training::HARDWARE_FLOPS, 0.36 * PEAK)]);
-        check(&told, Some(0.5), 0.36, Kind::Hfu, Basis::Told);
-        check(&recomputing(told), Some(0.5), 0.36, Kind::Hfu, Basis::Told);
-        let by_model = recomputing(run(&[model]));
-        check(&by_model, Some(0.5), 0.4, Kind::Hfu, Basis::Recomputed);
-        for run in [run(&[model]), run(&[]), recomputing(run(&[]))] {
-            check(&run, Some(0.5), 0.5, Kind::Estimate, Basis::Estimated);
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_is_refused_and_what_is_not_told_is_a_reason() {
-        let model = (training::MODEL_FLOPS, 0.3 * PEAK);
-        let fewer = run(&[model, (training::HARDWARE_FLOPS, 0.15 * PEAK)]);
-        let too_much = recomputing(run(&[(training::MODEL_FLOPS, 0.8 * PEAK)]));
-        let mut no_type = run(&[]);
-        no_type.facts.data_type.clear();
-        let mut over = run(&[]);
-        over.ranks.get_mut(&0).expect("a rank").facts.heard = Timestamp(0);
-        for (run, tensor, words) in [
-            (&fewer, None, "50 % of the model's"),
-            (&too_much, None, "107 %"),
-            (&run(&[]), Some(1.5), "150 %"),
-            (&run(&[]), Some(0.0), "not told"),
-            (&run(&[]), None, "tensor cores"),
-            (&no_type, Some(0.5), "the type of its arithmetic"),
-            (&over, Some(0.5), "it does not run"),
-        ] {
-            let why = hfu(run, tensor).expect_err(words);
-            assert!(why.contains(words), "{words}: {why}");
-        }
-    }
-
-    #[test]
-    fn a_run_on_what_is_in_no_table_is_held_against_the_peak_that_it_states() {
-        let mut run = run(&[(training::MODEL_FLOPS, 3e9)]);
-        let no_card = |_: &str| None;
-        assert_eq!(run.mfu_of_stated_peak(no_card), None, "it states none");
-        let states = |run: &mut Run, peak: &str| {
-            let pair = (STATED_PEAK.to_owned(), peak.to_owned());
-            run.facts.fingerprint.extend([pair]);
-        };
-        states(&mut run, "60000000000.0");
-        let known = |_: &str| Some(Card::whole(CARD));
-        assert_eq!(
-            run.mfu_of_stated_peak(known),
-            None,
-            "the table knows better"
-        );
-        let found = run.mfu_of_stated_peak(no_card).expect("it states one");
-        let found = found.expect("it is below it");
-        assert!((found.ratio - 0.05).abs() < 1e-6, "{found:?}");
-        assert!(found.peak.is_stated);
-        for (peak, words) in [("1e9", "300 % of the run's bf16 peak"), ("0", "above 0")] {
-            states(&mut run, peak);
-            let why = run.mfu_of_stated_peak(no_card).expect("it states one");
-            let why = why.expect_err("it cannot be");
-            assert!(why.contains(words), "{words}: {why}");
-        }
-        states(&mut run, "much");
-        assert_eq!(run.mfu_of_stated_peak(no_card), None, "that is no number");
-    }
-
-    #[test]
-    fn a_run_on_a_part_of_a_card_is_not_held_against_all_of_it() {
-        let run = run(&[(training::MODEL_FLOPS, 0.05 * PEAK)]);
-        for part in [Some((1, 7)), None] {
-            let card = |_: &str| {
-                Some(Card {
-                    part,
-                    ..Card::whole(CARD)
-                })
-            };
-            let why = run.mfu(card, &Specs::default()).expect_err("of what?");
-            assert!(why.contains("a part of a card"), "{why}");
-            assert!(why.contains("peak_flops"), "it may be stated: {why}");
-        }
-        let all = |_: &str| Some(Card::whole(CARD));
-        assert!(run.mfu(all, &Specs::default()).is_ok());
-    }
-
-    #[test]
-    fn where_nothing_lacks_but_a_peak_the_way_to_give_one_is_told() {
-        let mut run = run(&[(training::MODEL_FLOPS, 3e9)]);
-        let no_card = |_: &str| None;
-        let in_no_table = |_: &str| Some(Card::whole("Mystery 9000"));
-        let why = |run: &Run, card: &dyn Fn(&str) -> Option<Card>| {
-            run.mfu(card, &Specs::default())
-                .expect_err("it has no peak")
-        };
-        let way = "; gpufleet.init(peak_flops=…) gives its peak";
-        for (card, words) in [
-            (&no_card as &dyn Fn(&str) -> Option<Card>, "is not reported"),
-            (&in_no_table, "`Mystery 9000`"),
-        ] {
-            let why = why(&run, card);
-            assert!(why.contains(words) && why.ends_with(way), "{why}");
-        }
-        let gpu = &mut run.ranks.get_mut(&0).expect("a rank").facts.gpu;
-        *gpu = "".into();
-        assert!(why(&run, &no_card).ends_with(way));
-        run.ranks = Default::default();
-        assert!(!why(&run, &no_card).contains("peak_flops"));
-    }
-
-    #[test]
-    fn a_run_that_tells_no_flops_says_why_where_it_knows() {
-        let why = |run: &Run| {
-            let card = |_: &str| Some(Card::whole(CARD));
-            run.mfu(card, &Specs::default()).err()
-        };
-        let pair = (FLOPS_REFUSED.to_owned(), "not known: a stage".to_owned());
-        let mut silent = run(&[]);
-        assert_eq!(
-            why(&silent).as_deref(),
-            Some("not said: the run gives no FLOPs")
-        );
-        silent.facts.fingerprint.extend([pair.clone()]);
-        assert_eq!(why(&silent).as_deref(), Some("not known: a stage"));
-        let mut told = run(&[(training::MODEL_FLOPS, 0.3 * PEAK)]);
-        told.facts.fingerprint.extend([pair]);
-        assert_eq!(why(&told), None, "it was told since");
-    }
-
-    #[test]
-    fn the_work_of_several_gpus_is_not_held_against_the_one_that_is_named() {
-        let mut run = run(&[(training::MODEL_FLOPS, 0.2 * PEAK)]);
-        for (gpus, is_known) in [("1", true), ("4", false)] {
-            let pair = ("gpus_per_process".to_owned(), gpus.to_owned());
-            run.facts.fingerprint.extend([pair]);
-            let found = run.mfu(|_| Some(Card::whole(CARD)), &Specs::default());
-            assert_eq!(found.is_ok(), is_known, "{gpus}: {found:?}");
-        }
-    }
-
-    #[test]
-    fn how_flops_were_got_is_told_by_its_convention() {
-        let mut run = run(&[]);
-        assert_eq!(run.flops_by(), None);
-        for (source, words) in [
-            ("model_shape", "6N + 12·L·H·Q·T"),
-            ("explicit", "the run gives"),
-            ("measured", "counted"),
-        ] {
-            source.clone_into(&mut run.facts.flops_source);
-            let told = run.flops_by().expect("it is said");
-            assert!(told.contains(words), "{told}");
-        }
-    }
-}
+mod tests;

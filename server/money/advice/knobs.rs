@@ -96,7 +96,7 @@ fn of_run(
     found: &MoneySnapshot,
 ) -> Option<Seen> {
     let started_ms = run.facts.started?.millis();
-    let gpus = run.gpus();
+    let gpus = run.gpus_computing();
     let priced = gpus.iter().filter_map(|it| found.gpu(&key.cluster, it));
     let payer = priced
         .clone()
@@ -195,17 +195,16 @@ struct Pace {
 
 impl Pace {
     fn of(run: &Run) -> Self {
-        let mut places: BTreeMap<u32, f64> = BTreeMap::new();
+        let mut places: BTreeMap<(u32, u32), f64> = BTreeMap::new();
         let mut steps: Option<f64> = None;
-        for (number, rank) in run.members() {
+        for (number, rank) in run.computing() {
             let told = |metric: gpufleet_telemetry::catalog::Metric| rank.facts.reading(metric.id);
             let Some(wall) = told(training::STEP_WALL).filter(|it| *it > 0.0) else {
                 continue;
             };
             if let Some(tokens) = told(training::TOKENS).filter(|it| *it > 0.0) {
                 // Ranks of one place are given the same tokens.
-                let place = rank.facts.mesh.dp.map_or(*number, |it| it.at);
-                let known = places.entry(place).or_default();
+                let known = places.entry(rank.place(*number)).or_default();
                 *known = known.max(tokens / wall);
             }
             if let Some(made) = told(training::STEPS).filter(|it| *it > 0.0) {

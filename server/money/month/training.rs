@@ -2,8 +2,9 @@
 //!
 //! A run is its first [`FIRST_RANKS`] ranks here: the one that stands for it is among them, and its MFU is theirs.
 //! Goodput is by what the processes said of their whole life (`analysis::goodput::totals`), because their steps are
-//! kept for days and reports are of months. Who pays is who held its GPUs on the days of the run for most of the
-//! time, of holders of the run's name where there are any.
+//! kept for days and reports are of months; of an attempt of several processes, one after the other, it is not known.
+//! Who pays is who held its GPUs on the days of the run for most of the time, of holders of the run's name where there
+//! are any.
 //!
 //! Limits: [`MAX_RUNS`] runs, the last started ones. A run without a start, of which no rank names a GPU, or
 //! that no day of the ledger knows, is left out: it is not covered.
@@ -18,6 +19,7 @@ use gpufleet_analysis::report::efficiency::RunTime;
 use gpufleet_telemetry::catalog::{Metric, training};
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::steps::StepTimes;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::gather::is_held;
@@ -134,9 +136,13 @@ fn millionths(ratio: f64) -> i64 {
     (ratio * 1e6).round() as i64
 }
 
-/// The goodput of an attempt; none where nobody told its steps, or what its end lost.
+/// The goodput of an attempt; none where nobody told its steps, or what its end lost, and where there was a process before
+/// the one whose totals are known.
 fn goodput(run: &Run, held_ns: i64) -> Option<f64> {
     let (_, rank) = run.speaker()?;
+    if rank.facts.came_up_again() {
+        return None;
+    }
     let told = |metric: Metric| rank.facts.reading(metric.id);
     let nanos = |metric: Metric| spent(rank, metric);
     let ending = run.facts.ending.as_ref();
@@ -145,11 +151,18 @@ fn goodput(run: &Run, held_ns: i64) -> Option<f64> {
         Some(ending) => ending.steps_lost?,
         None => 0,
     };
+    let times = StepTimes {
+        wall_ns: (told(training::STEP_WALL)? * 1e9) as u64,
+        busy_ns: nanos(training::STEP_BUSY),
+        data_wait_ns: nanos(training::STEP_DATA_WAIT),
+        comm_wait_ns: nanos(training::STEP_COMMUNICATION_WAIT),
+    };
     let totals = Totals {
         held_ns: held_ns.max(0).unsigned_abs(),
         steps: told(training::STEPS)? as u64,
-        wall_ns: (told(training::STEP_WALL)? * 1e9) as u64,
-        data_wait_ns: nanos(training::PHASE_DATA_WAIT),
+        wall_ns: times.wall_ns,
+        data_wait_ns: times.data_wait_ns,
+        stood_ns: times.stood_ns(),
         steps_lost,
         startup_ns: nanos(training::PHASE_STARTUP),
         checkpoint_save_ns: nanos(training::PHASE_CHECKPOINT_SAVE),
@@ -267,6 +280,42 @@ mod tests {
         };
         assert_eq!(milli_gpus(["MIG-0", "MIG-1"]), Some(1_714), "4 × 3/7");
         assert_eq!(milli_gpus(["GPU-0", "GPU-1"]), Some(4_000));
+    }
+
+    #[test]
+    fn goodput_is_of_training_alone_and_not_known_of_an_attempt_of_several_processes() {
+        let told = [
+            (training::STEPS, 100.0),
+            (training::STEP_WALL, 900.0),
+            (training::STEP_BUSY, 600.0),
+            (training::STEP_DATA_WAIT, 50.0),
+            (training::STEP_COMMUNICATION_WAIT, 100.0),
+            (training::PHASE_CHECKPOINT_SAVE, 150.0),
+        ];
+        let mut readings: Vec<_> = told.iter().map(|(metric, it)| (metric.id, *it)).collect();
+        readings.sort_by_key(|it| it.0);
+        let began = |seconds: i64| Some(Timestamp::from_seconds(1_790_000_000 + seconds));
+        let mut facts = RankFacts {
+            began: began(0),
+            began_last: began(0),
+            readings,
+            ..RankFacts::default()
+        };
+        let found = |facts: &RankFacts| {
+            let known = KnownRun {
+                key: RunKey {
+                    cluster: "lab".into(),
+                    run: RunId::parse("n/job/u/0").expect("an id"),
+                },
+                facts: RunFacts::default(),
+                ranks: vec![(0, facts.clone())],
+                is_part: false,
+            };
+            goodput(&Run::of_store(known), 1_000_000_000_000)
+        };
+        assert_eq!(found(&facts), Some(0.7));
+        facts.began_last = began(600);
+        assert_eq!(found(&facts), None);
     }
 
     #[test]

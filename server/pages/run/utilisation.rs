@@ -24,9 +24,11 @@ pub(super) fn figures(web: &Web, (key, run): (&RunKey, &Run), now: Timestamp) ->
         Figure {
             small: model,
             anchor,
-            ..figure("MFU", "Model FLOPs ÷ dense peak of the type used.", {
-                mfu.map(|it| share(&it))
-            })
+            ..figure(
+                "MFU",
+                "Model FLOPs ÷ dense peak of the type used, over its last steps.",
+                { mfu.map(|it| share(&it)) },
+            )
         },
         Figure {
             small: hardware,

@@ -89,7 +89,7 @@ async fn the_api_tells_the_goodput_that_stands_on_the_page() {
     let found = server.json(&run).await;
     assert_eq!(
         found["goodput_ratio"]["value"],
-        108.0 / 130.0,
+        72.0 / 130.0,
         "of nine seconds ago"
     );
 }
