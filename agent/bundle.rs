@@ -156,8 +156,7 @@ async fn write(
     let mut archive = Archive::new(GzEncoder::new(&mut out, Compression::default()));
     let folder = format!("gpufleet-bundle-{}", began.seconds());
     for (name, bytes) in &files {
-        let bytes = &bytes[..bytes.len().min(MAX_FILE_BYTES)];
-        archive.file(&format!("{folder}/{name}"), bytes, began)?;
+        archive.file(&format!("{folder}/{name}"), shortened(bytes), began)?;
     }
     let written = archive.finish().and_then(GzEncoder::finish);
     written
@@ -384,13 +383,16 @@ fn recording(rounds: &[(String, Readings)], began: Timestamp) -> std::io::Result
     for (reader, readings) in rounds {
         writer.round(reader, readings)?;
     }
-    let mut bytes = writer.into_inner();
-    if bytes.len() > MAX_FILE_BYTES {
-        // Whole lines: a line that is cut cannot be read.
-        let end = bytes[..MAX_FILE_BYTES].iter().rposition(|it| *it == b'\n');
-        bytes.truncate(end.map_or(0, |it| it + 1));
+    Ok(writer.into_inner())
+}
+
+/// As much of a file as goes in, in whole lines: one that is cut cannot be read.
+fn shortened(bytes: &[u8]) -> &[u8] {
+    if bytes.len() <= MAX_FILE_BYTES {
+        return bytes;
     }
-    Ok(bytes)
+    let end = bytes[..MAX_FILE_BYTES].iter().rposition(|it| *it == b'\n');
+    &bytes[..end.map_or(0, |it| it + 1)]
 }
 
 fn pretty(value: &Value) -> Vec<u8> {
@@ -399,7 +401,7 @@ fn pretty(value: &Value) -> Vec<u8> {
     text
 }
 
-/// What is in it, for whoever sends it.
+/// What is in it, for whoever sends it; `files` are whole.
 fn about(taken: &Taken, files: &[(&str, Vec<u8>)], began: Timestamp) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION");
     let mut text = format!(

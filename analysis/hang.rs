@@ -129,6 +129,9 @@ pub struct Hang {
     pub since: Timestamp,
     /// Whether it has made no step at all.
     pub is_first: bool,
+    /// Whether something of it computed all the same: its script may tell no steps. A run that stood before it was
+    /// watched is not known to.
+    pub has_computed: bool,
     /// How long it had to stand to be called so, nanoseconds.
     pub limit_ns: i64,
     /// What shows it.
@@ -165,6 +168,8 @@ pub struct Watch {
     gaps_ms: [u32; KEPT_GAPS],
     next: u8,
     has_begun: bool,
+    /// Whether something of it computed before its first step.
+    has_computed: bool,
     /// Whether it stood before it was watched, and nothing is known yet that says otherwise.
     stood: bool,
 }
@@ -263,6 +268,7 @@ impl Watch {
             return Verdict::Quiet;
         };
         let is_busy = tick.activity.is_some_and(|it| it > IDLE_ACTIVITY);
+        self.has_computed |= is_busy;
         if tick.is_quiet || is_busy {
             (self.moved_at, self.stood) = (now, false);
             return Verdict::Quiet;
@@ -304,6 +310,7 @@ impl Watch {
         let hang = |evidence| Hang {
             since: Timestamp(self.moved_at),
             is_first: !self.has_begun,
+            has_computed: self.has_computed,
             limit_ns,
             evidence,
             communicator: None,

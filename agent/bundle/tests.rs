@@ -109,6 +109,26 @@ fn only_the_named_cards_go_in_and_one_that_is_not_there_is_refused() {
     assert!(error.contains("--gpu 1650003"), "{error}");
 }
 
+#[test]
+fn a_recording_that_is_too_long_is_cut_at_a_line_and_that_is_said() {
+    let mut readings = readings();
+    readings.events[0].message = "x".repeat(1 << 20);
+    let rounds = vec![("nvml".to_owned(), readings); MAX_FILE_BYTES / (1 << 20) + 1];
+    let recording = recording(&rounds, AT).expect("it is in memory");
+    let kept = shortened(&recording);
+    assert!(kept.len() <= MAX_FILE_BYTES && kept.len() > MAX_FILE_BYTES / 2);
+    assert_eq!(kept.last(), Some(&b'\n'));
+    let whole = vec![b'\n'; MAX_FILE_BYTES];
+    assert_eq!(shortened(&whole).len(), MAX_FILE_BYTES);
+    let files = [("readings.jsonl", recording), ("doctor.txt", whole)];
+    let said = String::from_utf8(about(&taken(), &files, AT)).expect("it is text");
+    assert!(
+        said.contains("Cut at 16777216 bytes: readings.jsonl\n"),
+        "{said}"
+    );
+    assert!(!said.contains("bytes: doctor.txt"), "{said}");
+}
+
 /// The files of an archive, by name.
 fn unpacked(path: &Path) -> BTreeMap<String, String> {
     let mut bytes = Vec::new();

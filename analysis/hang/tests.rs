@@ -123,6 +123,7 @@ fn a_run_that_makes_no_first_step_and_computes_nothing_stands_after_half_an_hour
     let Verdict::Hung(hang) = of(&mut watch, 1_810) else {
         panic!("half an hour has passed");
     };
+    assert!(!hang.has_computed);
     assert!(hang.is_first && watch.may_stand(Timestamp(1_810 * SECOND), &Thresholds::default()));
     assert_eq!(
         (hang.since, hang.limit_ns),
@@ -142,6 +143,23 @@ fn a_run_that_makes_no_first_step_and_computes_nothing_stands_after_half_an_hour
         panic!("after its first step two minutes are long");
     };
     assert!(!later.is_first);
+}
+
+#[test]
+fn of_a_run_without_a_step_that_computed_before_it_stood_that_is_known() {
+    let mut watch = Watch::new();
+    for at_s in (10..3_600).step_by(10) {
+        watch.observe(&unbegun(at_s, Some(0.5)));
+    }
+    for at_s in (3_600..5_390).step_by(10) {
+        let verdict = watch.observe(&unbegun(at_s, Some(0.0)));
+        assert!(!matches!(verdict, Verdict::Hung(_)), "{at_s}");
+    }
+    let Verdict::Hung(hang) = watch.observe(&unbegun(5_390, Some(0.0))) else {
+        panic!("half an hour has passed since it computed");
+    };
+    assert!(hang.is_first && hang.has_computed);
+    assert_eq!(hang.since, Timestamp(3_590 * SECOND));
 }
 
 #[test]

@@ -96,7 +96,7 @@ pub(super) fn hooks(look: &Look<'_>) -> Looked {
     Ok(all)
 }
 
-/// Processes that train and do not say which rank they are.
+/// Processes that train and do not say which rank they are; those with our NCCL plugin alone among them.
 fn of_unknown_rank(look: &Look<'_>) -> Option<Finding> {
     let (places, count) = &look.seen.rank_unknown;
     if places.is_empty() {
@@ -108,8 +108,8 @@ fn of_unknown_rank(look: &Look<'_>) -> Option<Finding> {
         "training processes do not say which rank they are",
     );
     let found = Finding::new(Severity::Warning, "hooks-rank-unknown", what)
-        .missing("These processes on every job's page: their steps, and why they ended")
-        .fix("Where nothing else tells them apart (the launcher's variables, torch.distributed, JAX, Ray), the script says which it is (docs/hooks.md).")
+        .missing("These processes on every job's page: their steps, their collectives, and why they ended")
+        .fix("Our NCCL plugin alone says nothing of its process: the script imports the package. Where nothing else tells its ranks apart (the launcher's variables, torch.distributed, JAX, Ray), it says which it is (docs/hooks.md).")
         .line("gpufleet.init(rank=…, world=…)")
         .on(places);
     Some(found)

@@ -140,7 +140,7 @@ fn without_a_step(run: &Run, open: &[Incident], now: Timestamp, currency: &str) 
         return Said::from("Runs, and ").and(Said::open("hooks", "has not told a step yet."));
     };
     let stands = format!(
-        "Runs, and has not made its first step since it came up at {} UTC, {}",
+        "Runs, and has told no step since it came up at {} UTC, {}",
         text::moment(since),
         text::ago(now, since)
     );

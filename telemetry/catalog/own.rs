@@ -39,7 +39,7 @@ metrics! {
     PROBE_GPU_TIME = last(558, "gpufleet_agent_probe_gpu_seconds", Gpu, Unit::Seconds, "How long the probe's kernels and copies ran on the GPU.").slow();
     PROBE_SM = last(559, "gpufleet_agent_probe_blamed_sm_code", Gpu, Unit::Code, "The number of the SM that the probe blames for wrong results, or for being slow; only while it blames one.").slow();
     PROBE_PEERS_RATE = last(560, "gpufleet_agent_probe_peers_bytes_per_second", Gpu, Unit::BytesPerSecond, "What the probe copied between the GPU and others of its node: the slower way, in the middle of up to three pairs, over the fastest kind of link.").slow();
-    HOOKS_RANK_UNKNOWN = last(561, "gpufleet_agent_hooks_rank_unknown", Node, Unit::Count, "Training processes that have not said for five minutes which rank they are: they are on no job's page before they do.");
+    HOOKS_RANK_UNKNOWN = last(561, "gpufleet_agent_hooks_rank_unknown", Node, Unit::Count, "Training processes that have not said for five minutes which rank they are, those with the NCCL plugin alone among them: they are on no job's page before they do.");
     MISSING_READING = last(524, "gpufleet_agent_missing_reading_flag", Node, Unit::Flag, "Set to 1 for every reading that is missing, with the labels of the reading, the name of its metric and the reason. Only on /metrics: elsewhere the reading itself carries its reason.");
 }
 

@@ -213,13 +213,15 @@ impl Process {
         self.rank.as_ref().map(|rank| &rank.resource)
     }
 
-    /// Whether its script has not said for long which rank it is, and so is on nobody's page.
+    /// Whether its script has not said for long which rank it is, and so is on nobody's page; NCCL's plugin alone never
+    /// says it.
     pub(super) fn is_of_unknown_rank(&self, now: Timestamp) -> bool {
-        let Some(script) = self.script() else {
+        let Some(first) = self.snapshots().next() else {
             return false;
         };
-        let since = script.header.created_at.unwrap_or(now.0);
-        let says = script.identity.as_ref().and_then(rank_id).is_some();
+        let since = first.header.created_at.unwrap_or(now.0);
+        let script = self.script().and_then(|it| it.identity.as_ref());
+        let says = script.and_then(rank_id).is_some();
         !says && now.0 - since > RANK_WITHIN
     }
 

@@ -34,9 +34,10 @@ pub(super) use places::{Entered, entered};
 const STEPPED_WITHIN_NS: i64 = 60 * NANOS_PER_SECOND;
 
 /// What is said of a run that stands, and of one that has made no step: so its words begin.
-pub(in crate::detect) const STANDS: [&str; 2] = [
+pub(in crate::detect) const STANDS: [&str; 3] = [
     "the run stands still",
     "the run has not made its first step and stands still",
+    "the run computed without telling a step and stands still",
 ];
 
 /// Longest name of a function that is shown.
@@ -192,6 +193,9 @@ fn told(
         Suspect::Rank(_) => {
             "Look at the stack of this rank and at its GPU; end the run if it does not go on."
         }
+        Suspect::Nobody if hang.is_first && hang.has_computed => {
+            "Look at the ranks' logs and stacks; end the run if it does not go on, or give it longer by detect.first_step_after_s. A run whose script tells steps is told within minutes."
+        }
         Suspect::Nobody if hang.is_first => {
             "Look at the ranks' logs and stacks: a group that waits for a rank that never came, a download, a compiler. End the run if it does not go on, or give it longer by detect.first_step_after_s."
         }
@@ -254,7 +258,11 @@ fn words(
         };
         format!(" in {what} on communicator {:x}", it.communicator)
     });
-    let stands = STANDS[usize::from(hang.is_first)];
+    let stands = match (hang.is_first, hang.has_computed) {
+        (false, _) => STANDS[0],
+        (true, false) => STANDS[1],
+        (true, true) => STANDS[2],
+    };
     let all = match run.ranks.iter().all(|it| is_heard(it.heard, now)) {
         true => "all its ranks",
         false => "all its ranks that are heard",
@@ -290,9 +298,10 @@ fn readings(
     suspect: Option<&RankSnapshot>,
     places: &Places,
 ) -> Vec<Reading> {
-    let name = match hang.is_first {
-        true => "without its first step, and not busy, for",
-        false => "without a step for",
+    let name = match (hang.is_first, hang.has_computed) {
+        (false, _) => "without a step for",
+        (true, false) => "without its first step, and not busy, for",
+        (true, true) => "without a step told, and not busy, for",
     };
     let stood = seconds(
         name,

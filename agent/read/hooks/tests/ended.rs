@@ -175,6 +175,9 @@ fn a_process_that_never_says_which_rank_it_is_is_counted_and_on_nobodys_page() {
         ..identity(0)
     };
     joins(&mut hooks, 0, "/a").identity(&nameless);
+    // NCCL's plugin without the package: what its process computes is nobody's.
+    let nccl = Writer::create(WriterKind::Nccl).expect("a region");
+    joins_with(&mut hooks, 1, "/b", nccl);
     let seen = |hooks: &mut Hooks, minutes: i64| {
         let at = Timestamp(unix_ns() + minutes * 60_000 * MILLISECOND);
         let readings = round_at(hooks, at);
@@ -187,5 +190,5 @@ fn a_process_that_never_says_which_rank_it_is_is_counted_and_on_nobodys_page() {
         unknown.expect("it is told").reading
     };
     assert_eq!(seen(&mut hooks, 0), Ok(0.0), "it may still load its model");
-    assert_eq!(seen(&mut hooks, 6), Ok(1.0));
+    assert_eq!(seen(&mut hooks, 6), Ok(2.0));
 }

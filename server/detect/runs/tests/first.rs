@@ -67,7 +67,7 @@ async fn a_run_that_never_makes_its_first_step_is_told_with_its_price_until_it_m
     let runs = training.world.app.fleet.runs();
     let said = runs.look(&key, |run| sentence(run, &open, now, "USD"));
     let said = said.expect("it is known");
-    let starts_with = "Runs, and has not made its first step since it came up at ";
+    let starts_with = "Runs, and has told no step since it came up at ";
     assert!(
         said.starts_with(starts_with) && said.contains("that costs $576.00/h"),
         "{said}"
@@ -75,6 +75,22 @@ async fn a_run_that_never_makes_its_first_step_is_told_with_its_price_until_it_m
     training.says = steps(10.0);
     training.ticks(4, |_| WELL, |_| {}).await;
     assert_eq!(training.world.open(), []);
+}
+
+#[tokio::test]
+async fn a_run_whose_script_tells_no_steps_and_that_computed_before_is_not_said_to_start() {
+    let mut training = up().await;
+    training.ticks(30, starts(0.0, |_| None), |_| {}).await;
+    training.ticks(LIMIT, starts(0.0, |_| None), set_idle).await;
+    assert_eq!(training.world.open(), [], "it may prepare something");
+    training.ticks(10, starts(0.0, |_| None), set_idle).await;
+    let told = training.one();
+    assert_eq!((told.family, told.place.rank), (Family::Hang, None));
+    let expected = "the run computed without telling a step and stands still and computes nothing";
+    assert_eq!(told.what, expected);
+    let name = "without a step told, and not busy, for";
+    let mut readings = told.evidence[0].readings.iter();
+    assert!(readings.any(|it| it.name == name));
 }
 
 #[tokio::test]
