@@ -180,6 +180,7 @@ impl Group {
             Some(known) => {
                 (new.told, new.told_severity) = (known.told, known.told_severity);
                 (new.opened_at, new.may_be_told) = (known.opened_at, known.may_be_told);
+                new.may_be_over = known.may_be_over;
                 new.is_linked = known.is_linked;
                 new.names = known.names.clone().become_now(new.names.now);
                 if new.resolved_at.is_some() && known.resolved_at.is_none() {
@@ -308,6 +309,9 @@ impl Group {
 
     /// A message goes out, or may have gone out before a restart.
     pub fn goes_out(&mut self) {
+        for member in self.members.values_mut() {
+            member.may_be_over |= member.is_over_untold();
+        }
         for member in self.members.values_mut().filter(|it| it.is_loud()) {
             member.may_be_told = true;
             member.names.go_out();
@@ -325,9 +329,9 @@ impl Group {
                 continue;
             };
             if sent.resolved_at.is_some() {
-                member.told = Delivered::Over;
+                (member.told, member.may_be_over) = (Delivered::Over, false);
             } else if sent.is_loud() || sent.told == Delivered::Open {
-                member.told = Delivered::Open;
+                (member.told, member.may_be_over) = (Delivered::Open, false);
                 member.told_severity = sent.severity;
                 member.names.are_told(&sent.names, sent.is_loud());
             }

@@ -41,6 +41,10 @@ pub struct Member {
     /// Whether a message that says it is so went out: where its answer was lost, or the server died
     /// meanwhile, the receiver may believe it although `told` says nothing.
     pub may_be_told: bool,
+    /// Whether a message that says it is over went out, of which nobody knows whether it got through: the receiver may
+    /// believe that, also where it has come back since.
+    #[serde(default)]
+    pub may_be_over: bool,
     /// What the receiver knows it by, of those that do not know it by its id.
     #[serde(default, skip_serializing_if = "Names::is_none")]
     pub names: Names,
@@ -60,6 +64,7 @@ impl Member {
             told: Delivered::Nothing,
             told_severity: Severity::Info,
             may_be_told: false,
+            may_be_over: false,
             names: Names::default().become_now(name),
             is_linked: false,
         }
@@ -79,7 +84,8 @@ impl Member {
     pub(super) fn is_news(&self) -> bool {
         let is_worse = self.told == Delivered::Open && self.severity > self.told_severity;
         let is_renamed = self.told == Delivered::Open && self.names.is_news();
-        self.is_loud() && (self.told != Delivered::Open || is_worse || is_renamed)
+        let is_unsure = self.told != Delivered::Open || self.may_be_over;
+        self.is_loud() && (is_unsure || is_worse || is_renamed)
     }
 
     /// Whether it is over, and the receiver believes that it is not.

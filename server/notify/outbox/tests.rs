@@ -72,6 +72,23 @@ fn an_incident_is_told_at_once_its_end_is_told_too_and_nothing_else_is() {
 }
 
 #[test]
+fn what_comes_back_after_an_end_whose_answer_was_lost_is_told_again() {
+    let mut outbox = outbox(Kind::Pagerduty);
+    outbox.note(&incident(1), START);
+    assert_eq!(deliver(&mut outbox, START), [Says::Opened]);
+    outbox.note(&resolved(1, after(400)), after(400));
+    let sent = go(&mut outbox, after(400)).remove(0);
+    assert_eq!(sent.says, Says::Resolved);
+    let why = "no answer".to_owned();
+    let lost = Outcome::Later { why, after: None };
+    outbox.done(&sent, lost, after(400), 0.5);
+    // It came back before the end was sent once more, which the receiver may have taken.
+    outbox.note(&incident(1), after(401));
+    assert_eq!(deliver(&mut outbox, after(800)), [Says::Updated]);
+    assert_eq!(deliver(&mut outbox, after(9_000)), []);
+}
+
+#[test]
 fn what_is_not_written_is_not_sent_unless_the_database_takes_nothing_for_long() {
     let mut outbox = outbox(Kind::Pagerduty);
     outbox.note(&incident(1), START);

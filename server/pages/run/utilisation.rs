@@ -27,7 +27,7 @@ pub(super) fn figures(web: &Web, (key, run): (&RunKey, &Run), now: Timestamp) ->
             ..figure(
                 "MFU",
                 "Model FLOPs ÷ dense peak of the type used, over its last steps.",
-                { mfu.map(|it| share(&it)) },
+                mfu.map(|it| share(&it)),
             )
         },
         Figure {
