@@ -13,8 +13,8 @@ pub const NVLINK_READINGS: usize = 5;
 /// For this long after a boot NVLinks train, nanoseconds.
 pub const TRAINING_NS: i64 = 600_000_000_000;
 
-/// One reading of the PCIe link. The best is what this GPU was seen with, or like GPUs in machines
-/// of the same type are: what the card itself could do says nothing of its slot (a real T4 that is
+/// One reading of the PCIe link. The best is what this GPU was seen with; of lanes what like GPUs in machines
+/// of the same kind were, where that is more: what the card itself could do says nothing of its slot (a real T4 that is
 /// well has 8 of 16 lanes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pcie {

@@ -14,7 +14,7 @@ use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::port::Port;
 use gpufleet_analysis::silent::is_silent;
 use gpufleet_analysis::states::{Edge, Status};
-use gpufleet_telemetry::catalog::{Metric, gpu, own};
+use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind};
 use gpufleet_telemetry::time::Timestamp;
 
@@ -33,6 +33,8 @@ use crate::view::judge::judge;
 
 mod alike;
 mod host;
+mod lanes;
+mod probed;
 mod share;
 mod table;
 
@@ -311,6 +313,7 @@ pub(super) fn gather(
             false => of(prices),
         };
     }
+    lanes::hold(&mut all, &nodes.all);
     let has_none = |it: &NodeSnapshot| it.gpus == 0 && it.shares.is_empty();
     let without = nodes.all.iter_mut().filter(|it| has_none(&it.1));
     for ((cluster, _), of_node) in without {
@@ -437,7 +440,7 @@ fn seen_of(
         gone: Readable::default(),
         host: Host::default(),
         has_memory: used.is_some(),
-        probe: probe_of(live, now),
+        probe: probed::of(live, now),
         asked: value(&gpu::RECOVERY_ACTION).map(|it| it as u64),
         has_remap_failure: flag(&gpu::REMAP_FAILURE),
         has_remap_pending: flag(&gpu::REMAP_PENDING),
@@ -449,20 +452,6 @@ fn seen_of(
     };
     seen.gone = watched.counters.gone(seen.readable());
     seen
-}
-
-/// What the last probe found, as long as the agent goes on telling it.
-fn probe_of(live: &Live, now: Timestamp) -> Option<Probed> {
-    const DEGRADED: u64 = 2;
-    const FAIL: u64 = 3;
-    let value = |metric: &Metric| fresh(live, metric, now);
-    let verdict = value(&own::PROBE_VERDICT)? as u64;
-    let at = value(&own::PROBE_AT)?;
-    [DEGRADED, FAIL].contains(&verdict).then(|| Probed {
-        is_wrong: verdict == FAIL,
-        sm: value(&own::PROBE_SM).map(|it| it as u32),
-        at: Timestamp((at * 1e9) as i64),
-    })
 }
 
 /// Whether a GPU computes.

@@ -1,15 +1,16 @@
 //! The links of one GPU over its last readings: PCIe lanes and generation, NVLinks that are up.
 //!
 //! What a link is held against is the best that this GPU was seen with since the server started, or was held against by
-//! an incident that was open then: what the card could do says nothing of its slot. An idle card lowers its PCIe
+//! an incident that was open then: what the card could do says nothing of its slot. A card that had fewer PCIe lanes than
+//! like ones from the first day on is held against theirs (`gather/lanes.rs`). An idle card lowers its PCIe
 //! generation to save power, so a reading counts with whether the GPU worked at the time.
 //!
 //! NVLinks are held against those that the model has ([`gpu_specs::nvlinks`]) where the card tells of so many, up or
 //! down, and another of its model on the node has all of them up: then the board connects them. A virtual machine with
 //! one or some of a board's GPUs, a board without switches and a bridge leave links unconnected that are down for ever.
 //!
-//! Limits: 40 bytes a GPU. A link that was down before the server started, of which no incident tells and which is no
-//! NVLink of such a card, is not seen.
+//! Limits: 40 bytes a GPU. A link that was down before the server started, of which no incident tells and which neither
+//! lacks lanes that like ones have nor is an NVLink of such a card, is not seen.
 
 use std::collections::HashSet;
 
@@ -166,6 +167,16 @@ impl LinkReadings {
 
     pub(super) const fn has_nvlinks(&self) -> bool {
         self.nvlinks_count > 0
+    }
+
+    /// The lanes that it had at best; none where PCIe is not read now.
+    pub(super) fn best_lanes(&self) -> Option<u8> {
+        Some(self.best.width).filter(|it| self.has_pcie() && *it > 0)
+    }
+
+    /// Holds it against so many lanes.
+    pub(super) fn hold_lanes(&mut self, usual: u8) {
+        self.best.width = self.best.width.max(usual);
     }
 
     fn take_pcie(&mut self, lanes: Lanes) {

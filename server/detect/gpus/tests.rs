@@ -197,6 +197,28 @@ async fn links_say_how_many_are_down_and_what_is_left_and_a_rate_its_limit() {
 }
 
 #[tokio::test]
+async fn a_card_that_came_up_with_fewer_lanes_than_its_like_is_an_incident_and_a_narrow_model_none()
+{
+    for (usually, told) in [(16.0, 1), (8.0, 0)] {
+        let mut world = World::new().await;
+        world.ticks(10, move |live| {
+            if live.key.kind == ResourceKind::Gpu {
+                let is_odd = is_gpu(live, "node-2", 1);
+                set(live, &gpu::PCIE_GENERATION, 5.0);
+                set(live, &gpu::PCIE_WIDTH, if is_odd { 8.0 } else { usually });
+            }
+        });
+        let open = world.open();
+        assert_eq!(open.len(), told, "{open:#?}");
+        for it in open {
+            assert_eq!((it.family, it.cause), (Family::Link, Cause::Pcie));
+            let half = "PCIe at 50 % of its usual rate: gen 5 x8 of gen 5 x16";
+            assert_eq!(it.what, half);
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_the_driver_asks_for_is_said_and_only_what_breaks_the_gpu_costs_it_and_drains_its_node()
  {
     let gpus = [("node-1", 0), ("node-1", 1), ("node-2", 0), ("node-2", 1)];

@@ -3,9 +3,11 @@
 //! A step is told whole, with its loss and the norm of its gradient, where it is the newest of a tick: one each ten seconds
 //! at most, however many steps lie between two, and of such readings `analysis::loss` has 20 or 50 before a loss has left
 //! its trend or does not change. What was counted meanwhile, skips and values that are not finite, is spread over the steps
-//! between. A loss that repeats to the bit is taken for one that was not read again, unless the gradient's norm
-//! beside it changed: scripts read the loss every hundredth step. Bursts between two readings are judged by what three of
-//! the steps between held, which the process' reader tells for a minute.
+//! between. Gradients that are not finite are what a loss scaler looks for: of as many steps as it skipped they are well, and
+//! its skips are told where they are many. Where they alone are not finite, nobody told of a skip and the loss may be well
+//! still, so that is said of them and not of the loss. A loss that repeats to the bit is taken for one that was not read
+//! again, unless the gradient's norm beside it changed: scripts read the loss every hundredth step. Bursts between two
+//! readings are judged by what three of the steps between held, which the process' reader tells for a minute.
 //!
 //! Limits: the first rank that reads a loss speaks for the run; at most [`MOST_STEPS`] steps of a tick.
 
@@ -33,7 +35,8 @@ pub(super) struct Reading {
     gradient_norm: Option<f64>,
     loss_held: Option<Held>,
     gradient_norm_held: Option<Held>,
-    not_finite: Option<f64>,
+    not_finite_losses: Option<f64>,
+    not_finite_norms: Option<f64>,
     skips: Option<f64>,
 }
 
@@ -43,7 +46,12 @@ pub(super) struct Learning {
     watch: Watch,
     /// Since when it is learnt.
     began: Timestamp,
+    /// The first reading of the newest step.
     last: Option<(Reading, Timestamp)>,
+    /// Steps that the scaler skipped lately beyond the norms that were not finite.
+    spare_skips: u64,
+    /// Whether losses are among what is not finite.
+    is_loss_broken: bool,
     found: Vec<Wrong>,
 }
 
@@ -54,6 +62,8 @@ pub(super) struct Wrong {
     since_step: u64,
     since: Timestamp,
     reading: Reading,
+    /// Of what is not finite: whether it is the gradients alone.
+    is_of_gradients: bool,
     /// The part of the last steps that the loss scaler skipped.
     skipped: f64,
 }
@@ -63,13 +73,8 @@ impl Reading {
     pub(super) fn of(facts: &RankFacts) -> Option<Self> {
         let value = |metric: &Metric| facts.reading(metric.id);
         let losses = value(&training::NON_FINITE_LOSSES);
-        let norms = value(&training::NON_FINITE_GRADIENTS);
         let loss = value(&training::LOSS);
         loss.or(losses.filter(|it| *it > 0.0))?;
-        let not_finite = match (losses, norms) {
-            (None, None) => None,
-            (losses, norms) => Some(losses.unwrap_or(0.0).max(norms.unwrap_or(0.0))),
-        };
         let held = |metric: &Metric, step: &Metric| {
             let (value, step) = value(metric).zip(value(step))?;
             let step = step as u64;
@@ -84,9 +89,16 @@ impl Reading {
                 &training::GRADIENT_NORM_HELD,
                 &training::GRADIENT_NORM_HELD_STEP,
             ),
-            not_finite,
+            not_finite_losses: losses,
+            not_finite_norms: value(&training::NON_FINITE_GRADIENTS),
             skips: value(&training::SCALER_SKIPS),
         })
+    }
+
+    /// Steps of which a value was not finite, skipped or not, as far as that is told.
+    fn not_finite(&self) -> Option<f64> {
+        let told = [self.not_finite_losses, self.not_finite_norms];
+        told.into_iter().flatten().reduce(f64::max)
     }
 }
 
@@ -101,14 +113,18 @@ impl Learning {
         let Some(reading) = reading else {
             return &[];
         };
-        let before = self.last.replace((*reading, now));
-        let Some((before, then)) = before.filter(|(it, _)| it.step <= reading.step) else {
+        let Some((before, then)) = self.last.filter(|(it, _)| it.step <= reading.step) else {
             // The first reading, or a run that went back: what was learnt is of other steps.
-            (self.watch, self.found) = (Watch::new(), Vec::new());
-            self.began = now;
+            *self = Self {
+                began: now,
+                last: Some((*reading, now)),
+                ..Self::default()
+            };
             return &[];
         };
+        // What is counted before its step has ended is that step's.
         if before.step < reading.step {
+            self.last = Some((*reading, now));
             let lately = now.since(then).max(0) as f64 / (reading.step - before.step);
             let step_ns = step_ns.map_or(lately, |it| it as f64);
             let found = self.take(&before, reading, by);
@@ -128,7 +144,10 @@ impl Learning {
                 .map_or(0.0, |(now, then)| now - then);
             growth.max(0.0) as u64
         };
-        let (skips, not_finite) = (grew(|it| it.skips), grew(|it| it.not_finite));
+        let (skips, losses) = (grew(|it| it.skips), grew(|it| it.not_finite_losses));
+        let norms = self.not_skipped(grew(|it| it.not_finite_norms), skips);
+        self.is_loss_broken = losses > 0 || (self.is_loss_broken && norms > 0);
+        let not_finite = losses.max(norms);
         let is_read = (reading.loss, reading.gradient_norm) != (before.loss, before.gradient_norm);
         let mut found = Vec::new();
         for step in 0..steps {
@@ -152,6 +171,14 @@ impl Learning {
         found
     }
 
+    /// How many of so many norms that are not finite are of steps that the scaler did not skip.
+    fn not_skipped(&mut self, norms: u64, skips: u64) -> u64 {
+        // A norm arrives from the GPU after the skip of its step was counted, and then it may be of the next tick.
+        let left = norms.saturating_sub(self.spare_skips);
+        self.spare_skips = skips.saturating_sub(left);
+        left.saturating_sub(skips)
+    }
+
     /// The findings with when each began.
     fn kept(
         &self,
@@ -171,11 +198,14 @@ impl Learning {
                 None if finding.trouble == Trouble::Skipping => (finding.since_step, now),
                 None => (finding.since_step, began(finding)),
             };
+            // Once a loss was not finite either that is what is said.
+            let was_of_gradients = known.is_none_or(|it| it.is_of_gradients);
             Wrong {
                 trouble: finding.trouble,
                 since_step,
                 since,
                 reading: *reading,
+                is_of_gradients: was_of_gradients && !self.is_loss_broken,
                 skipped: self.watch.skipped_part(),
             }
         };
@@ -188,6 +218,11 @@ impl Wrong {
     pub(super) fn signal(&self, run: &RunSnapshot, losing: Losing, now: Timestamp) -> Signal {
         let worthless = Price::of(Basis::WorthlessSteps, losing);
         let (what, action, price) = match self.trouble {
+            Trouble::NotFinite if self.is_of_gradients => (
+                "its gradients are not finite",
+                "Look whether a loss scaler skips these steps, which nobody tells (run.scaler_skipped()): at the start a few are usual. If none does, stop it and go back to the last checkpoint before that step.",
+                worthless,
+            ),
             Trouble::NotFinite => (
                 "its loss is not finite",
                 "Stop it and go back to the last checkpoint before that step: what it does now is lost.",
@@ -235,7 +270,7 @@ impl Wrong {
             reading("gradient norm", self.reading.gradient_norm),
             reading(
                 "values not finite",
-                (self.reading.not_finite).filter(|_| self.trouble == Trouble::NotFinite),
+                (self.reading.not_finite()).filter(|_| self.trouble == Trouble::NotFinite),
             ),
             reading("steps skipped", self.reading.skips.filter(|it| *it > 0.0)),
         ];
@@ -243,6 +278,8 @@ impl Wrong {
             family: Family::Training,
             place: place(run, None),
             severity: match self.trouble {
+                // With a loss that is finite the weights are, so far.
+                Trouble::NotFinite if self.is_of_gradients => Severity::Warning,
                 Trouble::NotFinite | Trouble::Diverged => Severity::Error,
                 Trouble::LossBurst
                 | Trouble::GradientBurst

@@ -22,7 +22,8 @@ fn well(tick: u32) -> Reading {
         gradient_norm: Some(0.4 + wobble / 10.0),
         loss_held: None,
         gradient_norm_held: None,
-        not_finite: Some(0.0),
+        not_finite_losses: Some(0.0),
+        not_finite_norms: Some(0.0),
         skips: Some(0.0),
     }
 }
@@ -41,12 +42,12 @@ fn a_run_that_learns_is_well_and_one_without_finite_losses_is_not() {
     let mut learning = Learning::default();
     assert_eq!(troubles(&mut learning, (0..300).map(well)), []);
     let broken = (300..302).map(|tick| Reading {
-        not_finite: Some(f64::from(tick - 299) * 10.0),
+        not_finite_losses: Some(f64::from(tick - 299) * 10.0),
         ..well(tick)
     });
     assert_eq!(troubles(&mut learning, broken), [Trouble::NotFinite]);
     let again = (302..304).map(|tick| Reading {
-        not_finite: Some(20.0),
+        not_finite_losses: Some(20.0),
         ..well(tick)
     });
     assert_eq!(troubles(&mut learning, again), [], "it is over");
@@ -82,6 +83,71 @@ fn a_scaler_that_skips_one_step_in_ten_is_told() {
         ..well(tick)
     });
     assert_eq!(troubles(&mut learning, skipping), [Trouble::Skipping]);
+}
+
+/// What is said of a run of two steps a tick of which this was counted so far, at each tick that something is said.
+fn said(counted: &[[f64; 3]]) -> Vec<(&'static str, Severity)> {
+    let mut learning = Learning::default();
+    let mut said = Vec::new();
+    for (tick, [losses, norms, skips]) in (0..).zip(counted) {
+        let reading = Reading {
+            step: f64::from(tick * 2),
+            not_finite_losses: Some(*losses),
+            not_finite_norms: Some(*norms),
+            skips: Some(*skips),
+            ..well(tick)
+        };
+        let found = learning.observe(Some(&reading), &Thresholds::default(), (NOW, None));
+        for wrong in found {
+            assert_eq!(wrong.trouble, Trouble::NotFinite);
+            let signal = wrong.signal(&RunSnapshot::default(), Losing::default(), NOW);
+            let what = match &*signal.what {
+                "its loss is not finite" => "loss",
+                "its gradients are not finite" => "gradients",
+                other => panic!("{other}"),
+            };
+            said.push((what, signal.severity));
+        }
+    }
+    said
+}
+
+#[test]
+fn gradients_that_the_scaler_skipped_are_well_and_others_are_not_the_loss() {
+    let (loss, gradients) = (("loss", Severity::Error), ("gradients", Severity::Warning));
+    let of = |of_tick: [f64; 3]| -> Vec<[f64; 3]> {
+        let ticks = (0..5).map(f64::from);
+        ticks.map(|tick| of_tick.map(|it| it * tick)).collect()
+    };
+    let skipped = of([0.0, 2.0, 2.0]);
+    assert_eq!(said(&skipped), [], "how training with 16-bit floats begins");
+    assert_eq!(said(&of([0.0, 2.0, 0.0])), [gradients; 3]);
+    let some = of([0.0, 2.0, 1.0]);
+    assert_eq!(said(&some), [gradients; 2], "one of two was not skipped");
+    let lost = of([2.0, 2.0, 2.0]);
+    assert_eq!(said(&lost), [loss; 3], "no scaler skips a loss");
+    // The norms of the last tick arrive with this one's.
+    let late = [[0.0; 3], [0.0, 0.0, 4.0], [0.0, 4.0, 4.0], [0.0, 4.0, 4.0]];
+    assert_eq!(said(&late), []);
+    // No skip of long ago makes up for them.
+    let long_ago = [[0.0, 0.0], [0.0, 8.0], [0.0, 8.0], [2.0, 8.0], [4.0, 8.0]];
+    let long_ago = long_ago.map(|[norms, skips]| [0.0, norms, skips]);
+    assert_eq!(said(&long_ago), [gradients]);
+    let later = [[0.0, 0.0], [0.0, 2.0], [0.0, 4.0], [2.0, 6.0], [2.0, 8.0]];
+    let later = later.map(|[losses, norms]| [losses, norms, 0.0]);
+    assert_eq!(said(&later), [gradients, loss, loss]);
+}
+
+#[test]
+fn a_skip_that_is_counted_before_its_step_has_ended_is_that_steps() {
+    let mut learning = Learning::default();
+    let readings = (0..20_u32).map(|tick| Reading {
+        step: f64::from(tick / 2),
+        not_finite_norms: Some(f64::from(tick / 2)),
+        skips: Some(f64::from(tick.div_ceil(2))),
+        ..well(tick)
+    });
+    assert_eq!(troubles(&mut learning, readings), []);
 }
 
 #[test]
@@ -254,6 +320,7 @@ fn what_was_held_is_read_with_its_step_or_not_at_all_and_told_as_of_that_step() 
         since_step: held.step,
         since: NOW,
         reading,
+        is_of_gradients: false,
         skipped: 0.0,
     };
     let signal = wrong.signal(&RunSnapshot::default(), Losing::default(), NOW);
@@ -372,7 +439,7 @@ fn a_step_beyond_all_numbers_is_taken_for_the_last_that_there_is() {
     troubles(&mut learning, (0..3).map(well));
     let absurd = |not_finite: f64, step: f64| Reading {
         step,
-        not_finite: Some(not_finite),
+        not_finite_losses: Some(not_finite),
         ..well(3)
     };
     let readings = [absurd(0.0, 1e18), absurd(10.0, 1e300)];
