@@ -136,15 +136,20 @@ fn of_data(bottleneck: Bottleneck) -> Row {
         bottleneck,
         Bottleneck::DataWorkers | Bottleneck::DataUnknown
     );
-    let most = match is_of_workers {
-        true => ", 1 − workers ÷ those advised at most",
-        false => "",
+    let most = match bottleneck {
+        Bottleneck::DataCpu => {
+            "; unknown where the node has CPU to spare and no limit of the container is told"
+        }
+        _ if is_of_workers => ", 1 − workers ÷ those advised at most",
+        _ => "",
     };
     let (why, knob, silent) = match bottleneck {
         Bottleneck::DataCpu => (
-            format!("CPU busy {cpu} and more; I/O pressure under {io}, or not read"),
-            "CPUs of the node",
-            "the CPUs are not read",
+            format!(
+                "CPU busy {cpu} and more, or as many workers as CPUs; I/O pressure under {io}, or not read"
+            ),
+            "CPUs of the node, CPUs that a rank may use",
+            "the CPUs are not read; workers have all of them and batches are not pinned, which comes first",
         ),
         Bottleneck::DataDisk => (
             format!("I/O pressure (PSI, some) {io} and more; the file system is a disk's"),
