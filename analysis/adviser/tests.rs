@@ -15,6 +15,7 @@ fn well() -> Profile {
         nodes: Some(8),
         nano_usd_per_gpu_second: Some(3_000_000_000),
         step_s: 1.0,
+        in_steps: Some(1.0),
         data_wait_s: Some(0.01),
         communication_s: Some(0.02),
         in_collectives_s: None,

@@ -16,13 +16,14 @@ fn of_rarer_saves_and_such_beside_training_the_one_that_removes_more_comes_first
     let asynchronous = |save: &str| format!("checkpoint saves: {save} s each → asynchronous saves");
     let interval = |today: &str, best: &str| format!("checkpoint interval: {today} s → {best} s");
     for (save, today, mtbf, first, other, expected) in [
+        // Much is lost by a failure, and a twentieth of the time by saving.
         (
             60.0,
-            300.0,
-            Some(120_000.0),
-            interval("300", "3795"),
+            1_200.0,
+            Some(2_000.0),
+            interval("1200", "490"),
             Some(asynchronous("60")),
-            0.20125 - 0.0316,
+            0.35 - 0.2449,
         ),
         (
             60.0,
@@ -30,7 +31,7 @@ fn of_rarer_saves_and_such_beside_training_the_one_that_removes_more_comes_first
             Some(120_000.0),
             asynchronous("60"),
             Some(interval("600", "3795")),
-            0.9 * 60.0 / 660.0,
+            0.9 * 60.0 / 600.0,
         ),
         (
             60.0,
@@ -38,7 +39,7 @@ fn of_rarer_saves_and_such_beside_training_the_one_that_removes_more_comes_first
             None,
             asynchronous("60"),
             None,
-            0.9 * 60.0 / 660.0,
+            0.9 * 60.0 / 600.0,
         ),
         // As far apart as is best already, by which the saves themselves were never asked about.
         (
@@ -47,7 +48,7 @@ fn of_rarer_saves_and_such_beside_training_the_one_that_removes_more_comes_first
             Some(7_200.0),
             asynchronous("300"),
             None,
-            0.129,
+            0.15,
         ),
         // Too far apart, and saving itself costs nothing.
         (
@@ -71,4 +72,57 @@ fn of_rarer_saves_and_such_beside_training_the_one_that_removes_more_comes_first
         assert_eq!(others, Vec::from_iter(other), "{first}");
         near(removed(&advice), expected);
     }
+}
+
+#[test]
+fn parts_of_a_step_are_worth_no_more_of_the_day_than_steps_are() {
+    // Twenty minutes of steps, in which 30 % is waited for data, and ten of saving.
+    let mut run = Profile {
+        nano_usd_per_gpu_second: Some(3_000_000_000 / 3_600),
+        data_wait_s: Some(0.3),
+        in_steps: Some(2.0 / 3.0),
+        ..well()
+    };
+    run.saving = Saving {
+        save_s: Some(600.0),
+        interval_s: Some(1_800.0),
+        mtbf_s: None,
+    };
+    let all = advise(&run);
+    let parts: Vec<Part> = all.iter().map(|it| it.part).collect();
+    assert_eq!(parts, [Part::Checkpoint, Part::Data]);
+    let [saves, data] = &all[..] else {
+        panic!("{all:?}");
+    };
+    near(saves.share, 1.0 / 3.0);
+    near(removed(saves), 0.3);
+    near(data.share, 0.2);
+    near(gain(data), 1.23);
+    let a_day = data.nano_usd_per_day(&run).expect("it has a price");
+    near(a_day as f64 / 860_160_000_000.0, 1.0);
+    near(together(&all), 1.0 / (1.0 - 0.3 - 0.28 * 2.0 / 3.0));
+    assert_eq!(
+        data.measured.first(),
+        Some(&data::waiting(0.3)),
+        "of a step"
+    );
+}
+
+#[test]
+fn what_makes_steps_faster_that_are_a_fifth_of_the_time_gains_little() {
+    let mut run = Profile {
+        data_wait_s: Some(0.0),
+        communication_s: Some(0.0),
+        gaps: None,
+        ..well()
+    };
+    run.gpu.dram = Some(0.8);
+    run.gpu.flops_per_byte = Some(312e12 / 2.039e12 / 1.63);
+    for (in_steps, expected) in [(None, 1.63), (Some(1.0), 1.63), (Some(0.2), 1.08)] {
+        run.in_steps = in_steps;
+        near(gain(&only(&run)), expected);
+    }
+    // Nothing is worth a change in steps that are hardly made.
+    run.in_steps = Some(0.03);
+    assert_eq!(advise(&run), []);
 }
