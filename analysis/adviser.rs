@@ -2,7 +2,8 @@
 //!
 //! Method. A step is cut into parts that do not overlap ([`Part`]): waiting for data, waiting for the
 //! host, communication that is not hidden, computing, the pipeline's bubble; saving checkpoints stands
-//! beside the steps. Each advice ([`ALL`]) looks at one part: what was measured, today's
+//! beside the steps. An advice looks at a step without saves and evaluations; what it takes and removes of the run's time is
+//! that part of the time of all such steps ([`Profile::in_steps`]). Each advice ([`ALL`]) looks at one part: what was measured, today's
 //! value of a knob, the value proposed, and by what factor the part shrinks. Removing a share f by a
 //! factor s gains 1 ÷ ((1 − f) + f ÷ s) (Amdahl). Advices on one part do not add up: the greatest counts;
 //! those on different parts add up over the time that each removes ([`together`]), never by multiplying.
@@ -148,8 +149,11 @@ pub struct Profile {
     pub nodes: Option<u32>,
     /// What a second of one of them costs, nano-USD.
     pub nano_usd_per_gpu_second: Option<i64>,
-    /// Median time of a step, seconds.
+    /// Median time of a step, seconds: of one without a save or an evaluation.
     pub step_s: f64,
+    /// The part of its time that such steps take, 0 to 1: the rest saves, goes back to a checkpoint and evaluates. None, all of
+    /// it.
+    pub in_steps: Option<f64>,
     /// Of it, per step: waiting for data, for communication that is not hidden as the run's own phases tell it, seconds.
     pub data_wait_s: Option<f64>,
     /// See `data_wait_s`.
@@ -220,7 +224,7 @@ pub struct GpuUse {
 pub struct Saving {
     /// How long training stands for one, seconds.
     pub save_s: Option<f64>,
-    /// From one to the next, seconds.
+    /// From the begin of one to that of the next, seconds: the save itself is in it.
     pub interval_s: Option<f64>,
     /// Mean time between two failures of the run, seconds.
     pub mtbf_s: Option<f64>,
@@ -249,7 +253,8 @@ pub fn advise(run: &Profile) -> Vec<Advice> {
     if !run.step_s.is_finite() || run.step_s <= 0.0 {
         return Vec::new();
     }
-    let mut all: Vec<Advice> = ALL.iter().filter_map(|look| look(run)).collect();
+    let all = ALL.iter().filter_map(|look| look(run));
+    let mut all: Vec<Advice> = all.map(|it| it.of_all_time(run)).collect();
     all.retain(Advice::is_worth_it);
     let gains = |it: &Advice| it.removed.unwrap_or(0.0);
     all.sort_by(|one, other| gains(other).total_cmp(&gains(one)));
@@ -339,6 +344,21 @@ impl Advice {
         let price = run.nano_usd_per_gpu_second;
         let losing = Losing::part(run.gpus, self.removed.ok()?, price);
         losing.nano_usd_per_hour()?.checked_mul(24)
+    }
+
+    /// The same as parts of all of the run's time, where it is about a part of a step.
+    fn of_all_time(self, run: &Profile) -> Self {
+        let in_steps = match self.part {
+            Part::Checkpoint => 1.0,
+            Part::Data | Part::Host | Part::Communication | Part::Compute | Part::Bubble => {
+                run.in_steps.map_or(1.0, |it| it.clamp(0.0, 1.0))
+            }
+        };
+        Self {
+            share: self.share * in_steps,
+            removed: self.removed.map(|it| it * in_steps),
+            ..self
+        }
     }
 
     /// Whether it removes so much that it is worth a change, as far as that is known.

@@ -1,6 +1,6 @@
 //! Checkpoint-bound: saving takes time, and not saving loses what a failure throws away.
 //!
-//! With δ seconds a save, t between two and M between failures, δ ÷ t + t ÷ 2M of the time is wasted,
+//! With δ seconds a save, t from the begin of one to that of the next and M between failures, δ ÷ t + t ÷ 2M of the time is wasted,
 //! least at t = √(2·δ·M). Saving beside training does away with δ, whatever M is; without a known M that alone is asked
 //! about. What removes more comes first, the other beside it: they are of one part, and do not add up.
 
@@ -78,7 +78,7 @@ fn interval(save: f64, today: f64, mtbf: f64) -> Way {
 
 /// Saves that training does not stand for.
 fn beside(save: f64, today: f64) -> Way {
-    let share = save / (save + today);
+    let share = (save / today).min(1.0);
     Way {
         knob: Knob {
             name: "checkpoint saves",

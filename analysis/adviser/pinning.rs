@@ -2,8 +2,9 @@
 //! waits for that, and nothing is computed beside.
 //!
 //! That it costs time is measured in either of two ways: data is waited for though a rank has as many workers as CPUs, so
-//! that more of them help nobody; or the PCIe link is busy receiving, where what comes over it are the host's copies: on a
-//! node alone whose cards have NVLink between them, or on one card alone. Elsewhere collectives come the same way.
+//! that more of them help nobody (more CPUs may, and stand beside it); or the PCIe link is busy receiving, where what comes
+//! over it are the host's copies: on a node alone whose cards have NVLink between them, or on one card alone. Elsewhere
+//! collectives come the same way.
 //!
 //! What pinning gains nobody can work out: a wait for data does not tell how much of it is copying, and a busy link not how
 //! much of that computing hides already. So no gain is told.
@@ -31,7 +32,8 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
     let workers = run.set_up.num_workers.map(f64::from);
     let workers = workers.map(|it| Reading::new("workers", it, None, Unit::Count));
     let suffices = workers.into_iter().chain(data::cpus(&run.host));
-    let also = data::of_loader(&run.set_up);
+    let cpus = waits.and_then(|it| data::cpus_beside(run, it));
+    let also = data::of_loader(&run.set_up).chain(cpus);
     Some(Advice {
         bottleneck: Bottleneck::DataNotPinned,
         part: Part::Data,

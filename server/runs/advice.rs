@@ -7,6 +7,9 @@
 //!
 //! What is advised by it ([`of`], [`advisory`]) page and API say alike.
 //!
+//! A step is one without saves and evaluations, and how much of the time such steps take is what the rank counted that stands
+//! for the run, over its life: what is advised of steps is worth as much of a day and no more.
+//!
 //! Why GPUs stand still is known of the newest profile that somebody had a living rank take, as it was then.
 //!
 //! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all. Whether synchronisations or launches
@@ -86,7 +89,7 @@ pub fn profile(
     price: Option<i64>,
     specs: &Specs,
 ) -> Option<Profile> {
-    let step_s = run.step_seconds()?;
+    let (step_s, in_steps) = pace(run)?;
     let ranks = speakers(run);
     let find = |kind: ResourceKind, id: &str| {
         fleet.get(&ResourceKey {
@@ -112,6 +115,7 @@ pub fn profile(
         nodes: machines::nodes(run),
         nano_usd_per_gpu_second: price,
         step_s,
+        in_steps,
         data_wait_s: median(&mut waits),
         communication_s: together.reduce(f64::min),
         in_collectives_s: collectives::of_a_step(key, run, fleet),
@@ -248,6 +252,28 @@ fn is_network_storage(told: &BTreeMap<String, String>) -> Option<bool> {
         | "fuse.juicefs" | "fuse.blobfuse2" | "fuse.glusterfs" | "fuse.rclone" => Some(true),
         _ => None,
     }
+}
+
+/// How long a step takes that neither saves nor evaluates, and which part of the time such steps take, where that is told.
+fn pace(run: &Run) -> Option<(f64, Option<f64>)> {
+    let step_s = run.step_seconds()?;
+    let in_steps = run.speaker().and_then(|(_, it)| in_steps(it));
+    // The median of the last steps is of such a step; a mean over the life of a rank has all of its time in it.
+    let of_mean = in_steps.filter(|_| run.judged.is_none());
+    Some((step_s * of_mean.unwrap_or(1.0), in_steps))
+}
+
+/// The part of the time of a rank's steps that is no save, no way back to a checkpoint and no evaluation.
+fn in_steps(rank: &Rank) -> Option<f64> {
+    let told = |metric: Metric| rank.facts.reading(metric.id);
+    let wall = told(training::STEP_WALL).filter(|it| *it > 0.0)?;
+    let parts = [
+        training::STEP_BUSY,
+        training::STEP_DATA_WAIT,
+        training::STEP_COMMUNICATION_WAIT,
+    ];
+    let of_steps: f64 = parts.map(told).into_iter().sum::<Option<f64>>()?;
+    Some((of_steps / wall).min(1.0)).filter(|it| *it > 0.0)
 }
 
 /// How long training stands for a checkpoint, and how far these are apart, of the rank that saves most.
@@ -425,6 +451,31 @@ mod tests {
             assert_eq!(is_network_storage(&told), expected, "{kind}");
         }
         assert_eq!(is_network_storage(&BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn steps_take_what_saves_and_evaluations_leave_of_their_time() {
+        let of = |told: &[(Metric, f64)]| {
+            let mut run = Run::default();
+            rank(&mut run, 0, Trust::Proved);
+            for (_, rank) in run.ranks.changing(|_| true) {
+                let readings = told.iter().map(|(metric, it)| (metric.id, *it));
+                rank.facts.readings = readings.collect();
+                rank.facts.readings.sort_by_key(|it| it.0);
+            }
+            pace(&run).expect("its steps are told")
+        };
+        // Of half an hour 20 minutes are steps, 12 of them busy.
+        let counted = [(training::STEPS, 600.0), (training::STEP_WALL, 1_800.0)];
+        let parts = [
+            (training::STEP_BUSY, 720.0),
+            (training::STEP_DATA_WAIT, 360.0),
+            (training::STEP_COMMUNICATION_WAIT, 120.0),
+        ];
+        assert_eq!(of(&counted), (3.0, None), "as long as nobody tells them");
+        let (step_s, in_steps) = of(&[&counted[..], &parts[..]].concat());
+        assert_eq!(in_steps, Some(2.0 / 3.0));
+        assert!((step_s - 2.0).abs() < 1e-9, "{step_s}");
     }
 
     #[test]

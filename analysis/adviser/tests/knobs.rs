@@ -65,6 +65,40 @@ fn more_workers_are_sure_only_where_the_process_tells_how_many_cpus_it_may_use()
 }
 
 #[test]
+fn a_container_that_has_used_up_its_cpus_wants_more_however_idle_its_node_is() {
+    use Confidence::{Low, Medium};
+    let mut run = starved();
+    run.set_up.num_workers = Some(8);
+    run.host.cpus_per_rank = Some(8.0);
+    for (is_limit_known, io, cpu, expected) in [
+        (true, Some(0.0), Some(0.15), (Medium, true)),
+        (true, None, Some(0.15), (Low, true)),
+        (true, Some(0.0), None, (Low, true)),
+        // Eight are the node's share of a rank, and the node is idle.
+        (false, Some(0.0), Some(0.15), (Low, false)),
+        (false, Some(0.0), None, (Low, true)),
+    ] {
+        run.host.is_limit_known = is_limit_known;
+        run.host.io_pressure = io;
+        run.host.cpu_busy = cpu;
+        let advice = only(&run);
+        assert_eq!(advice.bottleneck, Bottleneck::DataCpu);
+        let found = (advice.confidence, advice.removed.is_ok());
+        assert_eq!(found, expected, "{is_limit_known} {io:?} {cpu:?}");
+        assert_eq!(advice.knob.name, "CPUs that a rank may use");
+        let today = is_limit_known.then_some("8");
+        assert_eq!(advice.knob.today.as_deref(), today);
+        let read = advice.measured.last().map(|it| it.value);
+        assert_eq!(read, Some(8.0), "its CPUs");
+        let workers = found.1.then(|| "num_workers: 8 → 10".to_owned());
+        assert_eq!(also(&advice), Vec::from_iter(workers));
+    }
+    // Nothing says how many it may use.
+    run.host.cpus_per_rank = None;
+    assert_eq!(only(&run).bottleneck, Bottleneck::DataUnknown);
+}
+
+#[test]
 fn a_loader_is_told_all_that_it_has_off() {
     let mut run = starved();
     run.set_up.prefetch_factor = Some(2);

@@ -41,7 +41,8 @@ fn a_run_that_waits_with_workers_enough_is_told_to_pin_its_batches_and_that_the_
     );
     assert_eq!(said(&advice.knob), PINNED);
     let also: Vec<String> = advice.also.iter().map(said).collect();
-    assert_eq!(also, ["prefetch_factor: 2 → 4"]);
+    let cpus = "CPUs that a rank may use: 24 → 1.2 times as many, or transforms that cost less";
+    assert_eq!(also, ["prefetch_factor: 2 → 4", cpus]);
     assert_eq!(
         read(&advice),
         [
@@ -55,7 +56,7 @@ fn a_run_that_waits_with_workers_enough_is_told_to_pin_its_batches_and_that_the_
     assert_eq!(advice.nano_usd_per_day(&run), None, "not nothing a day");
     for pinned in [Some(true), None] {
         run.set_up.pin_memory = pinned;
-        assert_eq!(advise(&run), []);
+        assert_eq!(only(&run).bottleneck, Bottleneck::DataCpu, "that is left");
     }
     // With too few workers it stands beside them, and once.
     run.set_up.pin_memory = Some(false);

@@ -141,7 +141,7 @@ fn forget_some(run: &mut Profile, random: &mut ChaCha8Rng) {
 fn suffers(run: &mut Profile, bottleneck: Bottleneck, random: &mut ChaCha8Rng) {
     match bottleneck {
         Bottleneck::DataWorkers => waits_for_data(run, (Some(false), Some(false)), random),
-        Bottleneck::DataCpu => waits_for_data(run, (Some(false), Some(true)), random),
+        Bottleneck::DataCpu => wants_cpus(run, random),
         Bottleneck::DataDisk => of_storage(run, Some(false), random),
         Bottleneck::DataNetwork => of_storage(run, Some(true), random),
         Bottleneck::DataStorage => of_storage(run, None, random),
@@ -194,6 +194,16 @@ fn waits_for_data(
     });
     run.host.cpus_per_rank = Some(part(random, 12.0, 32.0));
     run.set_up.num_workers = Some(whole(random, 0, 8));
+}
+
+/// The node's CPUs are full, or those that a rank may use.
+fn wants_cpus(run: &mut Profile, random: &mut ChaCha8Rng) {
+    let is_node_full = is_so(random, 0.5);
+    waits_for_data(run, (Some(false), Some(is_node_full)), random);
+    if !is_node_full {
+        run.set_up.num_workers = Some(whole(random, 32, 64));
+        (run.set_up.pin_memory, run.host.is_limit_known) = (Some(true), true);
+    }
 }
 
 fn of_storage(run: &mut Profile, is_network: Option<bool>, random: &mut ChaCha8Rng) {

@@ -28,7 +28,8 @@ pub(crate) fn section() -> String {
         "{HEADING}\n\n\
          Of each thing that limits a run: what it is measured from, what to change, and which part of today's time that\n\
          removes. A run is 1 ÷ (1 − what is removed) times as fast; of several on one part of the step the greatest counts, those\n\
-         of different parts add up and never multiply. A part under {} of a step is left alone, and so is what removes under {}.\n\
+         of different parts add up and never multiply. What is removed of a step counts for the part of the time that steps\n\
+         take, without saves, going back and evaluations. A part under {} of a step is left alone, and so is what removes under {}.\n\
          Without a reading that a row needs nothing is said.\n\n\
          | limit | measured from | to change | removes | silent where |\n|---|---|---|---|---|\n",
         percent(LEAST_SHARE),
@@ -117,10 +118,10 @@ fn row(bottleneck: Bottleneck) -> Row {
             silent: "stages or micro-batches are not told",
         },
         Of::Checkpoint => Row {
-            measured: "a save δ, the time t from one to the next, and M between two failures where that is known".to_owned(),
+            measured: "a save δ, the time t from the begin of one to that of the next, and M between two failures where that is known".to_owned(),
             knob: "checkpoint interval, checkpoint saves".to_owned(),
             removed: format!(
-                "δ ÷ t + t ÷ 2M less the same at t = √(2δM); or {} of δ ÷ (δ + t) by asynchronous saves; the greater \
+                "δ ÷ t + t ÷ 2M less the same at t = √(2δM); or {} of δ ÷ t by asynchronous saves; the greater \
                  comes first",
                 percent(1.0 - checkpoint::LEFT)
             ),
@@ -136,15 +137,20 @@ fn of_data(bottleneck: Bottleneck) -> Row {
         bottleneck,
         Bottleneck::DataWorkers | Bottleneck::DataUnknown
     );
-    let most = match is_of_workers {
-        true => ", 1 − workers ÷ those advised at most",
-        false => "",
+    let most = match bottleneck {
+        Bottleneck::DataCpu => {
+            "; unknown where the node has CPU to spare and no limit of the container is told"
+        }
+        _ if is_of_workers => ", 1 − workers ÷ those advised at most",
+        _ => "",
     };
     let (why, knob, silent) = match bottleneck {
         Bottleneck::DataCpu => (
-            format!("CPU busy {cpu} and more; I/O pressure under {io}, or not read"),
-            "CPUs of the node",
-            "the CPUs are not read",
+            format!(
+                "CPU busy {cpu} and more, or as many workers as CPUs; I/O pressure under {io}, or not read"
+            ),
+            "CPUs of the node, CPUs that a rank may use",
+            "the CPUs are not read; workers have all of them and batches are not pinned, which comes first",
         ),
         Bottleneck::DataDisk => (
             format!("I/O pressure (PSI, some) {io} and more; the file system is a disk's"),

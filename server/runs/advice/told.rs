@@ -121,7 +121,7 @@ fn factor(gain: f64) -> String {
 const fn what(bottleneck: Bottleneck) -> &'static str {
     match bottleneck {
         Bottleneck::DataWorkers => "It waits for data: too few workers load it",
-        Bottleneck::DataCpu => "It waits for data: the node's CPUs are full",
+        Bottleneck::DataCpu => "It waits for data: too few CPUs load it",
         Bottleneck::DataDisk => "It waits for data: the disk is slow",
         Bottleneck::DataNetwork => "It waits for data: the network storage is slow",
         Bottleneck::DataStorage => "It waits for data: its storage is slow",
@@ -189,7 +189,8 @@ mod tests {
         profile.set_up.num_workers = Some(26);
         let told = advisory(&profile, &Run::default(), "USD");
         let advice = &told.all[0];
-        assert_eq!(advice.knobs, [pinned]);
+        let cpus = "CPUs that a rank may use: 26 → 1.5 times as many, or transforms that cost less";
+        assert_eq!(advice.knobs, [pinned, cpus]);
         assert_eq!(
             (advice.gpu_hours_per_day, advice.nano_usd_per_day),
             (None, None)
