@@ -80,8 +80,15 @@ async fn a_run_that_never_makes_its_first_step_is_told_with_its_price_until_it_m
 #[tokio::test]
 async fn a_run_whose_script_tells_no_steps_and_that_computed_before_is_not_said_to_start() {
     let mut training = up().await;
-    training.ticks(30, starts(0.0, |_| None), |_| {}).await;
-    training.ticks(LIMIT, starts(0.0, |_| None), set_idle).await;
+    let computes = |live: &mut Live| {
+        if live.key.kind == ResourceKind::Gpu {
+            set(live, &gpu::TENSOR_ACTIVE, 0.4);
+        }
+    };
+    training.ticks(30, starts(0.0, |_| None), computes).await;
+    training
+        .ticks(LIMIT - 1, starts(0.0, |_| None), set_idle)
+        .await;
     assert_eq!(training.world.open(), [], "it may prepare something");
     training.ticks(10, starts(0.0, |_| None), set_idle).await;
     let told = training.one();
