@@ -259,7 +259,13 @@ fn give_out(
     let ideal = goodput.ideal_step_ns;
     let (mut productive, mut data, mut wasted, mut startup) = (0_u64, 0_u64, 0_u64, 0_u64);
     // From the last back, so that what was done again later is known.
+    let mut later = None;
     for (place, step) in attempt.steps.iter().enumerate().rev() {
+        // Another training of the same process, which counts anew: the end lost nothing of this one.
+        if !attempt.goes_back && later.is_some_and(|it| step.step > it) {
+            redone_from = u64::MAX;
+        }
+        later = Some(step.step);
         let Parts {
             mut busy,
             data_wait,

@@ -3,7 +3,7 @@
 //!
 //! Limit: [`MAX_BILL_BYTES`] of a bill that is sent.
 
-use std::io::Write;
+use std::io::{Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -160,7 +160,11 @@ fn reconcile(client: &Client, report: &Report, format: Option<Form>) -> anyhow::
 
 fn bill(file: &Path) -> anyhow::Result<Bytes> {
     let what = || format!("the billing export {} cannot be read", file.display());
-    let rows = std::fs::read(file).with_context(what)?;
+    let mut rows = Vec::new();
+    let opened = std::fs::File::open(file).with_context(what)?;
+    // One byte more than is taken says that there is more.
+    let mut part = opened.take(MAX_BILL_BYTES as u64 + 1);
+    part.read_to_end(&mut rows).with_context(what)?;
     anyhow::ensure!(
         rows.len() <= MAX_BILL_BYTES,
         "the billing export {} is longer than {} MiB: export the columns and the month that are read alone, or sums of them (docs/cost.md)",

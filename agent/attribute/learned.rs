@@ -141,12 +141,17 @@ impl<A: Ask> Shared<A> {
             wanted,
             known,
             failed,
+            standing,
             ..
         } = &mut *state;
         if known.keys().any(|it| !wanted.contains(it)) {
             Arc::make_mut(known).retain(|it, _| wanted.contains(it));
         }
         failed.retain(|it, _| wanted.contains(it));
+        if failed.is_empty() {
+            // What could not be learned is no longer wanted.
+            standing.rests();
+        }
         let is_due = |thing: &&A::Thing| {
             let again = |at: &Instant| at.elapsed() > ASK_AGAIN;
             !known.contains_key(*thing) && failed.get(*thing).is_none_or(again)

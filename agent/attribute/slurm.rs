@@ -96,7 +96,10 @@ async fn ask(scontrol: &Path, job: u64) -> Result<Facts, String> {
     let number = job.to_string();
     let arguments = ["show", "job", number.as_str(), "--json"];
     let answer = say(scontrol, "attribute.scontrol_path", &arguments, &what).await?;
-    facts(&answer, job).map_err(|why| format!("{} said of {what}: {why}", scontrol.display()))
+    // Of a large array it is megabytes, and nothing else waits for that.
+    let found = tokio::task::spawn_blocking(move || facts(&answer, job)).await;
+    let found = found.map_err(|error| error.to_string())?;
+    found.map_err(|why| format!("{} said of {what}: {why}", scontrol.display()))
 }
 
 /// What one of Slurm's commands prints of `what`; `key` is where the config says which program it is.

@@ -120,6 +120,13 @@ fn steps_that_the_same_attempt_did_again_are_wasted_unless_they_are_of_another_t
     run.goes_back = false;
     let found = goodput(&[run]);
     assert_eq!((found.steps, found.steps_wasted), (16, 0));
+    // What the end of the second training lost is none of the first one's.
+    let mut all = steps(0..20, 1, 0);
+    all.extend(steps(0..5, 1, 0));
+    let mut run = attempt(0, all, 0);
+    (run.was_disrupted, run.steps_lost) = (true, Some(2));
+    let found = goodput(&[run]);
+    assert_eq!((found.steps, found.steps_wasted), (23, 2));
 }
 
 #[test]

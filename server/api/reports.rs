@@ -239,13 +239,18 @@ async fn answer(
     let permit = Arc::clone(&web.reports).acquire_owned().await;
     let terms = web.app.money.terms();
     // Before the month is read: a bill without a row of it is refused at once.
-    let invoice = match bill {
+    let (permit, invoice) = match bill {
         Some(bill) => {
             let terms = Arc::clone(&terms);
-            let read = tokio::task::spawn_blocking(move || bill.invoice(&month, &terms));
-            Some(read.await.map_err(|error| failed(&error))??)
+            // It goes on where nobody waits for it any more, and keeps the next from beginning beside it.
+            let read = tokio::task::spawn_blocking(move || {
+                let invoice = bill.invoice(&month, &terms);
+                (permit, invoice)
+            });
+            let (permit, invoice) = read.await.map_err(|error| failed(&error))?;
+            (permit, Some(invoice?))
         }
-        None => None,
+        None => (permit, None),
     };
     let days = report::read(&web.app.store, &web.specs, &asked).await;
     let days = days.map_err(|error| Problem::store(&error))?;

@@ -169,9 +169,11 @@ impl LinkReadings {
         self.nvlinks_count > 0
     }
 
-    /// The lanes that it had at best; none where PCIe is not read now.
+    /// The lanes that were read of it lately, at best; none where PCIe is not read now. What it was held against before
+    /// the server started is not among them.
     pub(super) fn best_lanes(&self) -> Option<u8> {
-        Some(self.best.width).filter(|it| self.has_pcie() && *it > 0)
+        let best = self.pcie.iter().map(|it| it.width).max()?;
+        Some(best).filter(|it| self.has_pcie() && *it > 0)
     }
 
     /// Holds it against so many lanes.

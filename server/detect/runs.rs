@@ -82,6 +82,7 @@ struct Brief {
     first: Option<BeforeFirst>,
     heard: Timestamp,
     is_quiet: bool,
+    has_made_its_steps: bool,
     stands: bool,
     /// Whether it was said at the tick before that nothing shows whether it hangs.
     lacks_evidence: bool,
@@ -233,7 +234,7 @@ impl Watched {
             return None;
         }
         // What was said before says nothing of now.
-        if brief.is_quiet || brief.stands {
+        if brief.is_quiet || brief.has_made_its_steps || brief.stands {
             tick.runs().judge_collectives(key, None);
             return None;
         }
@@ -307,7 +308,8 @@ impl Watched {
     /// What its machines are like now, for why it may become slower: what it does beside training says nothing of its
     /// pace.
     fn remember(&mut self, key: &RunKey, brief: &Brief, tick: &TickSnapshot<'_>) {
-        let trains = brief.judged.is_some() && !brief.is_quiet && !brief.stands;
+        let goes_on = !brief.is_quiet && !brief.has_made_its_steps && !brief.stands;
+        let trains = brief.judged.is_some() && goes_on;
         if trains && self.history.is_due(tick.now) {
             let look = |run: &Run| changed::machines(key, run, tick);
             let machines = tick.runs().look(key, look);
@@ -458,7 +460,8 @@ fn brief(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Brief {
         step,
         first: up_since.flatten().map(first),
         heard: heard.unwrap_or_default(),
-        is_quiet: run.has_made_its_steps() || speaking().any(|it| is_quiet(it, startup_s)),
+        is_quiet: speaking().any(|it| is_quiet(it, startup_s)),
+        has_made_its_steps: run.has_made_its_steps(),
         lacks_evidence: run.lacks_evidence,
         stands: run.stands_since(tick.now).is_some(),
         judged: run.judged.clone(),
@@ -478,10 +481,10 @@ fn activity<'a>(gpus: impl Iterator<Item = (bool, Option<&'a GpuSnapshot>)>) -> 
     let of = |seen: Option<&GpuSnapshot>| {
         let seen = seen?;
         match seen.status.state {
-            // Busy without work, idle or broken: none computes, but what only asks for a reset may.
+            // Busy without work, idle or broken: none computes, but what only asks for a reset may, where that is read.
             GpuState::Stalled | GpuState::Gap | GpuState::Parked | GpuState::HeldEmpty => Some(0.0),
             _ if is_out(seen) => Some(0.0),
-            _ => seen.tensor,
+            _ => seen.tensor.or_else(|| is_broken(seen).then_some(0.0)),
         }
     };
     let all = gpus.map(|(is_heard, seen)| (is_heard, of(seen)));

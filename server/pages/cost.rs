@@ -230,7 +230,7 @@ fn scopes(view: &FleetView, grant: &Grant, is_of_now: bool) -> Vec<(Origin, Opti
 }
 
 /// A month as it was last made, or anew. Why the next one could not be made is told where the last is too old. One
-/// without hours does not stand: it is made in no time, and the first hours are what people wait for.
+/// that has not begun does not stand: it is made in no time, and the first hours are what people wait for.
 async fn kept(
     web: &Web,
     terms: &Arc<Terms>,
@@ -239,7 +239,7 @@ async fn kept(
 ) -> Result<Arc<Made>, Arc<str>> {
     let making = make(web.app.store.clone(), Arc::clone(terms), scope.clone(), at);
     let (months, clock) = (&web.months.0, &web.app.clock);
-    if months.last(&scope).is_some_and(|it| it.teams.is_empty()) {
+    if months.last(&scope).is_some_and(|it| it.is_unbegun) {
         months.forget(&scope);
     }
     months.get_standing(scope, clock, STANDS_FOR, making).await

@@ -120,7 +120,10 @@ impl Run {
         let ranks = self.computing().count();
         match self.computing().all(|(_, it)| !it.facts.gpu.is_empty()) {
             true => self.gpus_computing().len(),
-            false => ranks.max(self.facts.world as usize),
+            false => {
+                let gone = self.members().count() - ranks;
+                ranks.max((self.facts.world as usize).saturating_sub(gone))
+            }
         }
     }
 

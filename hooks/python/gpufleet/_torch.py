@@ -313,16 +313,18 @@ def _wrap_step(optimizer, before, after):
 def _patch_loaders(loader_class):
     """Batches of the loaders in `_loaders` are waited for in measured time; others are as ever.
 
-    Where the class has it from: torchdata's and timm's loaders are `DataLoader`s that iterate in their own way. One that
+    Of the loader's own class: torchdata's and timm's loaders are `DataLoader`s that iterate in their own way. One that
     calls DataLoader's for it may be measured there too, and inside a wait another counts nothing."""
-    loader_class = next(kind for kind in loader_class.__mro__ if "__iter__" in vars(kind))
     original = loader_class.__iter__
     if getattr(original, "_is_gpufleets", False):
         return
 
     def __iter__(self):
         iterator = original(self)
-        run = _loaders.get(self)
+        try:
+            run = _loaders.get(self)
+        except TypeError:  # what can be no key is none of them
+            run = None
         if run is None:
             return iterator
         run._settle()

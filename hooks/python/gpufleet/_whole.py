@@ -81,10 +81,11 @@ def _refuse_packed(model):
 
 
 def _is_packed(tensor):
-    """Whether it is one of integers; those of 8 bits are a weight each."""
+    """Whether it is one of integers as weights are packed into; those of 8 bits are a weight each, and masks and indices none."""
     data_type = getattr(tensor, "dtype", None)
     is_of_numbers = getattr(data_type, "is_floating_point", True) or getattr(data_type, "is_complex", False)
-    return not is_of_numbers and str(data_type) != "torch.int8" and not _has_shape_of_packed(tensor)
+    is_packed = not is_of_numbers and str(data_type) not in ("torch.int8", "torch.int64", "torch.bool")
+    return is_packed and not _has_shape_of_packed(tensor)
 
 
 def _has_shape_of_packed(parameter):

@@ -5,8 +5,9 @@
 //! take [`LEAST_S`], which is how long PyTorch lets the others wait in a collective if nobody says else; the first
 //! evaluation [`FIRST_EVALUATION_S`]. How long a start may take is a threshold of `analysis::hang`.
 //!
-//! A run whose ranks have all made the steps that it planned ([`crate::runs::Run::has_made_its_steps`]) is let alone
-//! too: its processes save, merge, push or wait for a person, and how long that takes nobody knows.
+//! A run whose ranks have all made the steps that it planned ([`crate::runs::Run::has_made_its_steps`]) does not
+//! hang: its processes save, merge, push or wait for a person, and how long that takes nobody knows. GPUs of it that are
+//! busy without work, or idle, are told as those of any other.
 //!
 //! Limits: for how long it has been in its phase is the rank's own word; of one that does not say, nothing is late.
 

@@ -58,6 +58,10 @@ impl Group {
             self.beyond.remove(id);
             self.left_out = self.left_out.saturating_sub(1);
         }
+        if self.beyond.is_empty() {
+            // Those whose ids were not kept are no longer known.
+            self.left_out = 0;
+        }
         self.version += u64::from(!found.is_empty());
         found
     }

@@ -88,6 +88,7 @@ mod tests {
             at: Timestamp::default(),
             title: "November 2026".to_owned(),
             is_over: false,
+            is_unbegun: false,
             before: "2026-10".to_owned(),
             headline,
             whole: Group::default(),

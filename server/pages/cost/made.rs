@@ -37,6 +37,9 @@ pub(super) struct Made {
     pub(super) title: String,
     /// Whether all of its days are over.
     pub(super) is_over: bool,
+    /// Whether nothing is recorded of it, nor of the days that it is compared with, and its first hours may come: it was made
+    /// in no time.
+    pub(super) is_unbegun: bool,
     /// The month before it, `2026-09`.
     pub(super) before: String,
     pub(super) headline: Headline,
@@ -108,6 +111,7 @@ fn charge(asked: &Asked, [days, before]: &[month::Days; 2], terms: &Terms, at: T
     let mut findings = month.findings;
     findings.extend(month.recorded.missing(&asked.days, at));
     Made {
+        is_unbegun: end_ms > now_ms && days.days.is_empty() && before.days.is_empty(),
         at,
         title: asked.title.clone(),
         is_over: end_ms <= now_ms,
