@@ -45,6 +45,14 @@ impl Group {
         self.signals[0].is_of_a_reader()
     }
 
+    /// Whether it is of a link of a run of which no end is known, and that place is of one of its nodes or ranks:
+    /// communicators with a rank that is slow are left out where links are judged, so that neither is why the other is.
+    fn lies_elsewhere(&self, place: &Place) -> bool {
+        let is_the_runs = self.place.run.is_some() && self.place.node.is_none();
+        let is_narrower = place.node.is_some() || place.rank.is_some();
+        self.family == Family::Link && is_the_runs && is_narrower
+    }
+
     /// How many different places it is about; of what is about runs, how many runs.
     pub fn places(&self) -> usize {
         let places: BTreeSet<Place> = self.signals.iter().map(payer).collect();
@@ -91,14 +99,14 @@ pub(super) type ByTrouble = BTreeMap<Key, Vec<Signal>>;
 pub(super) type Key = (Family, Place, Cause);
 
 /// The groups of a tick, what explains others first. That an agent cannot read something explains nothing of
-/// what it tells.
+/// what it tells, and a slow link somewhere in a run nothing of one of its ranks.
 pub(super) fn groups(all: ByTrouble) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for ((family, place, _), mut signals) in all {
         signals.sort_by_key(|it| (Reverse(it.severity), it.cause == Cause::Unknown));
         let explains = |it: &&mut Group| {
             let is_cause = it.family.explains(family) && !it.is_of_readers();
-            is_cause && it.place.contains(&place)
+            is_cause && it.place.contains(&place) && !it.lies_elsewhere(&place)
         };
         match groups.iter_mut().find(explains) {
             Some(group) => group.explained.extend(signals),

@@ -253,3 +253,34 @@ fn of_what_is_wrong_with_one_gpu_an_incident_has_the_words_of_what_asks_for_most
     world.ticks(3, &[ecc]);
     assert_eq!(world.open()[0].what, "memory errors");
 }
+
+#[test]
+fn a_slow_link_somewhere_in_a_run_is_why_that_is_slower_and_not_why_one_of_its_ranks_is() {
+    let link = of_run(Family::Link, None, None);
+    let straggler = of_run(Family::Straggler, Some(59), Some(gpu(7, 3)));
+    let slower = |at: &Signal| Signal {
+        place: at.place.clone(),
+        ..of_run(Family::Slower, None, None)
+    };
+    let all = [
+        link.clone(),
+        straggler.clone(),
+        slower(&link),
+        slower(&straggler),
+    ];
+    // Whichever is told first.
+    for before in [&all[..0], &all[..1], &all[1..2]] {
+        let mut world = World::new();
+        world.ticks(6, before);
+        world.ticks(6, &all);
+        let mut open = world.open();
+        open.sort_by_key(|it| it.family);
+        let families: Vec<Family> = open.iter().map(|it| it.family).collect();
+        assert_eq!(families, [Family::Link, Family::Straggler]);
+        for (incident, place) in std::iter::zip(open, [&link.place, &straggler.place]) {
+            assert!(incident.places().all(|it| it == place), "{incident:#?}");
+            let said = incident.evidence.iter().map(|it| &*it.what);
+            assert!(said.eq([incident.family.name(), "slower"]), "{incident:#?}");
+        }
+    }
+}
