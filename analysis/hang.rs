@@ -130,7 +130,7 @@ pub struct Hang {
     /// Whether it has made no step at all.
     pub is_first: bool,
     /// Whether something of it computed all the same: its script may tell no steps. A run that stood before it was
-    /// watched is not known to.
+    /// watched is known to by who watched it then alone.
     pub has_computed: bool,
     /// How long it had to stand to be called so, nanoseconds.
     pub limit_ns: i64,
@@ -180,10 +180,12 @@ impl Watch {
         Self::default()
     }
 
-    /// Of a run that stands since then, by who watched it before: the first step that is seen of it is its last.
-    pub fn stood_since(at: Timestamp) -> Self {
+    /// Of a run that stands since then, by who watched it before and knows whether it computed without a step: the first
+    /// step that is seen of it is its last.
+    pub fn stood_since(at: Timestamp, has_computed: bool) -> Self {
         Self {
             moved_at: at.0,
+            has_computed,
             stood: true,
             ..Self::default()
         }

@@ -338,7 +338,7 @@ fn a_run_that_stood_before_it_was_watched_stands_until_it_steps_or_computes() {
     };
     let mut fresh = Watch::new();
     assert_eq!(fresh.observe_by(&at(700, Some(7)), &by), Verdict::Moving);
-    let mut watch = Watch::stood_since(since);
+    let mut watch = Watch::stood_since(since, false);
     assert!(watch.may_stand(Timestamp(1_700 * SECOND), &by));
     for seconds in [700, 710] {
         match watch.observe_by(&at(seconds, Some(7)), &by) {
@@ -348,7 +348,7 @@ fn a_run_that_stood_before_it_was_watched_stands_until_it_steps_or_computes() {
     }
     assert_eq!(watch.observe_by(&at(720, Some(8)), &by), Verdict::Moving);
     // Of one of which no step is seen yet nothing is known, and one that had made none computes by now.
-    let mut watch = Watch::stood_since(since);
+    let mut watch = Watch::stood_since(since, false);
     assert_eq!(watch.observe_by(&at(700, None), &by), Verdict::Unheard);
     let computes = Tick {
         up_since: Some(since),
@@ -357,6 +357,17 @@ fn a_run_that_stood_before_it_was_watched_stands_until_it_steps_or_computes() {
     };
     assert_eq!(watch.observe_by(&computes, &by), Verdict::Quiet);
     assert_eq!(watch.observe_by(&at(720, Some(7)), &by), Verdict::Moving);
+}
+
+#[test]
+fn that_a_run_computed_without_a_step_before_it_was_watched_is_told_by_who_watched_it_then() {
+    for has_computed in [true, false] {
+        let mut watch = Watch::stood_since(Timestamp(1_000 * SECOND), has_computed);
+        let Verdict::Hung(hang) = watch.observe(&unbegun(1_700, Some(0.0))) else {
+            panic!("it stood before");
+        };
+        assert_eq!((hang.is_first, hang.has_computed), (true, has_computed));
+    }
 }
 
 #[test]

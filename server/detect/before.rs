@@ -16,7 +16,7 @@ use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::detector::Finds;
-use super::runs::STANDS;
+use super::runs::{COMPUTED, STANDS};
 use crate::runs::RunKey;
 use crate::store::model::ResourceKey;
 
@@ -155,8 +155,8 @@ impl Before {
         known.map(|at| &self.said[*at]).filter(is_it).collect()
     }
 
-    /// Since when a run stands, if it stood.
-    pub(super) fn stands_since(&self, key: &RunKey) -> Option<Timestamp> {
+    /// Since when a run stands, if it stood; and whether it was said to have computed without a step.
+    pub(super) fn stood(&self, key: &RunKey) -> Option<(Timestamp, bool)> {
         if self.said.is_empty() {
             return None;
         }
@@ -166,7 +166,10 @@ impl Before {
         };
         let known = self.about.get(&key.run.to_string());
         let known = known.into_iter().flatten().map(|at| &self.said[*at]);
-        known.filter(is_it).map(|it| it.since).min()
+        let stood = known
+            .filter(is_it)
+            .map(|it| (it.since, it.what.starts_with(COMPUTED)));
+        stood.reduce(|one, other| (one.0.min(other.0), one.1 || other.1))
     }
 
     /// Whether its detector may have nothing to say yet of an incident of this family at this place.

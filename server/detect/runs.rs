@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, HashMap};
 use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::cause::before::History;
 use gpufleet_analysis::incident::{Family, Place, Signal};
-use gpufleet_analysis::ledger::State as GpuState;
 use gpufleet_analysis::price::Basis;
 use gpufleet_analysis::straggler::Silent;
 use gpufleet_telemetry::catalog::{Unit, gpu, training};
@@ -22,7 +21,7 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::CollectivesFrom;
 
 use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
-use super::gather::{GpuSnapshot, Gpus};
+use super::gather::Gpus;
 use crate::runs::{Judged, Rank, Run, RunKey, Runs, State};
 
 mod broken;
@@ -37,12 +36,12 @@ pub(super) mod tests;
 mod waits;
 
 pub(super) use broken::is_broken;
-use broken::{is_out, is_stepped_with};
+use broken::{activity, is_stepped_with};
 use learning::Learning;
 pub(super) use quiet::{QUIET_S, is_quiet};
 pub(super) use snapshot::{RankSnapshot, RunSnapshot, all_of, seen};
 use snapshot::{gpu_of, place, whole};
-pub(super) use standing::STANDS;
+pub(super) use standing::{COMPUTED, STANDS};
 use waits::Waits;
 
 /// A rank that was heard within two ticks and what a tick needs.
@@ -189,7 +188,7 @@ impl Detector for RunWatches {
             let look = |run: &Run| (run.state(tick.now), is_judged(run));
             match tick.runs().look(&key, look) {
                 Some((State::Running, true)) => {
-                    let new = || Watched::new(tick.before.stands_since(&key));
+                    let new = || Watched::new(tick.before.stood(&key));
                     let watched = self.0.entry(key.clone()).or_insert_with(new);
                     watched.judge(&key, tick, found);
                 }
@@ -208,10 +207,10 @@ impl Detector for RunWatches {
 }
 
 impl Watched {
-    /// Of a run that is not watched yet, which stands since then if it does.
-    fn new(stands_since: Option<Timestamp>) -> Self {
+    /// Of a run that is not watched yet: since when it stands, if it does, and whether it computed without a step.
+    fn new(stood: Option<(Timestamp, bool)>) -> Self {
         Self {
-            standing: standing::Kept::since(stands_since),
+            standing: standing::Kept::of(stood),
             learning: Learning::default(),
             waits: None,
             history: History::default(),
@@ -446,7 +445,11 @@ fn brief(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Brief {
     let is_timed = |it: &Rank| it.collectives_from() == Some(CollectivesFrom::Plugin);
     let heard = living().map(|it| it.facts.heard).max();
     let startup_s = tick.by.hang.first_step_s;
-    let step = living().filter_map(|it| Some(it.ring.span()?.1)).max();
+    let held = living().filter_map(|it| Some(it.ring.span()?.1)).max();
+    // Steps of long before a start of the server are not read, and the last is told by its number.
+    let told = living().filter_map(|it| it.facts.reading(training::LAST_STEP.id));
+    let told = told.map(|it| (it as u64).saturating_add(1)).max();
+    let step = held.or(told);
     let up_since = step.is_none().then(|| run.up_without_step(tick.now));
     let first = |up_since| BeforeFirst {
         up_since,
@@ -473,24 +476,6 @@ fn brief(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Brief {
 /// Whether what was heard then is of now.
 pub(super) fn is_heard(heard: Timestamp, now: Timestamp) -> bool {
     now.since(heard) < HEARD_NS
-}
-
-/// How busy the tensor cores of ranks' GPUs are at most, of each with whether the rank is heard; none where one of those
-/// that are may compute unseen. The machine of one that is not heard may be gone, and is asked for nothing.
-fn activity<'a>(gpus: impl Iterator<Item = (bool, Option<&'a GpuSnapshot>)>) -> Option<f64> {
-    let of = |seen: Option<&GpuSnapshot>| {
-        let seen = seen?;
-        match seen.status.state {
-            // Busy without work, idle or broken: none computes, but what only asks for a reset may, where that is read.
-            GpuState::Stalled | GpuState::Gap | GpuState::Parked | GpuState::HeldEmpty => Some(0.0),
-            _ if is_out(seen) => Some(0.0),
-            _ => seen.tensor.or_else(|| is_broken(seen).then_some(0.0)),
-        }
-    };
-    let all = gpus.map(|(is_heard, seen)| (is_heard, of(seen)));
-    let known = all.filter(|(is_heard, read)| *is_heard || read.is_some());
-    let all: Option<Vec<f64>> = known.map(|it| it.1).collect();
-    all?.into_iter().reduce(f64::max)
 }
 
 fn seconds(name: &str, nanos: f64, usual: Option<f64>) -> Reading {

@@ -143,7 +143,7 @@ fn what_takes_long_to_be_found_is_waited_for_until_it_is_told_or_the_time_is_ove
 }
 
 #[test]
-fn of_runs_that_stand_it_is_known_since_when() {
+fn of_runs_that_stand_it_is_known_since_when_and_whether_they_computed_without_a_step() {
     let of = |run: &str| Place {
         cluster: "prod".to_owned(),
         run: Some(run.to_owned()),
@@ -160,13 +160,19 @@ fn of_runs_that_stand_it_is_known_since_when() {
             of("research/other/u/0"),
             "its steps take longer",
         ),
+        signal(
+            Family::Hang,
+            of("research/untold/u/0"),
+            "the run computed without telling a step and stands still and computes nothing",
+        ),
     ];
     let before = Before::of(&open(&all), &[], NOW);
-    let since = |run: &str| {
+    let stood = |run: &str| {
         let id = format!("{run}/0");
         let id = gpufleet_telemetry::training::RankId::parse(&id).expect("an id");
-        before.stands_since(&RunKey::of(&"prod".into(), &id))
+        before.stood(&RunKey::of(&"prod".into(), &id))
     };
-    assert_eq!(since(RUN), Some(later(-60)));
-    assert_eq!(since("research/other/u/0"), None);
+    assert_eq!(stood(RUN), Some((later(-60), false)));
+    assert_eq!(stood("research/other/u/0"), None);
+    assert_eq!(stood("research/untold/u/0"), Some((later(-60), true)));
 }

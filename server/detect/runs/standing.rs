@@ -5,6 +5,10 @@
 //! than half of all are silent, because then it is more likely the way to them that is gone.
 //!
 //! Why a rank stands that is heard is what most looks at it say ([`Causes`]), of the last two minutes since it is told.
+//!
+//! Limits: a server that begins anew has the steps of a run of the last minutes, and before them the number of the last
+//! that its ranks tell: its clock begins with the server, and how long steps take it learns anew. Since when a run stands, and
+//! that it computed without telling a step, is known by its open incident alone.
 
 use std::sync::Arc;
 
@@ -37,8 +41,12 @@ const STEPPED_WITHIN_NS: i64 = 60 * NANOS_PER_SECOND;
 pub(in crate::detect) const STANDS: [&str; 3] = [
     "the run stands still",
     "the run has not made its first step and stands still",
-    "the run computed without telling a step and stands still",
+    COMPUTED,
 ];
+
+/// What is said of one that has told no step and computed.
+pub(in crate::detect) const COMPUTED: &str =
+    "the run computed without telling a step and stands still";
 
 /// Longest name of a function that is shown.
 const SHOWN_FUNCTION: usize = 24;
@@ -76,10 +84,12 @@ enum Suspect<'a> {
 }
 
 impl Kept {
-    /// Of a run that is not watched yet, which stands since then if it does.
-    pub(super) fn since(stands_since: Option<Timestamp>) -> Self {
+    /// Of a run that is not watched yet: since when it stands, if it does, and whether it computed without a step.
+    pub(super) fn of(stood: Option<(Timestamp, bool)>) -> Self {
         Self {
-            watch: stands_since.map_or_else(Watch::new, Watch::stood_since),
+            watch: stood.map_or_else(Watch::new, |(at, has_computed)| {
+                Watch::stood_since(at, has_computed)
+            }),
             causes: Causes::default(),
         }
     }

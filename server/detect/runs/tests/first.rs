@@ -98,6 +98,15 @@ async fn a_run_whose_script_tells_no_steps_and_that_computed_before_is_not_said_
     let name = "without a step told, and not busy, for";
     let mut readings = told.evidence[0].readings.iter();
     assert!(readings.any(|it| it.name == name));
+    // Nor by a server that began anew since.
+    let config = training.world.app.config.detect.clone();
+    training.restarts(false, &config);
+    training.ticks(4, starts(0.0, |_| None), set_idle).await;
+    let again = training.one();
+    assert_eq!((again.id, &*again.what), (told.id, expected));
+    let said: Vec<&str> = again.evidence.iter().map(|it| &*it.what).collect();
+    assert_eq!(said, [expected]);
+    assert_eq!(again.losing.milli_gpus, 16_000, "all of it stands");
 }
 
 #[tokio::test]
