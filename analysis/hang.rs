@@ -6,7 +6,8 @@
 //! Quiet while the run starts, evaluates, saves or restores, and once it has made the steps that it planned, as the
 //! caller says: the clock begins anew when that is over, or takes so long that the caller calls it so no more (the
 //! server after ten times what it takes of this rank, 10 minutes at least and an hour at most), so that a hang inside
-//! of it is told that much later, and one after the last planned step not at all.
+//! of it is told that much later. After the last planned step it is collectives alone that show a hang
+//! ([`Watch::count_from`]): a run that stands in something else, as in `destroy_process_group`, is not told.
 //! Before its first step it is let alone for [`FIRST_STEP_NS`], counted from when its ranks came up and said that they
 //! have made none, or from when something of it last computed: images, data, compilers and checkpoints take their time,
 //! a group that waits for a rank that never comes takes all of it.
@@ -102,8 +103,8 @@ pub struct Tick<'a> {
     pub up_since: Option<Timestamp>,
     /// Whether its ranks were heard from, so that no step means something.
     pub is_heard: bool,
-    /// Whether it evaluates, saves or restores a checkpoint, or has made all its steps; that it starts counts after its
-    /// first step alone.
+    /// Whether it evaluates, saves or restores a checkpoint, or has made all its steps and nothing shows that it hangs since;
+    /// that it starts counts after its first step alone.
     pub is_quiet: bool,
     /// Highest tensor activity of its GPUs over the last minute; none is unknown.
     pub activity: Option<f64>,
@@ -125,7 +126,8 @@ pub enum Evidence {
 /// A run that stands still.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hang {
-    /// When its last step ended; before the first, when it was last busy or came up.
+    /// When its last step ended; before the first, when it was last busy or came up; after the last that was planned, when
+    /// its ranks began to wait.
     pub since: Timestamp,
     /// Whether it has made no step at all.
     pub is_first: bool,
@@ -215,6 +217,12 @@ impl Watch {
             false => by.first_step_ns(),
         };
         self.stands_for(now) >= least_ns
+    }
+
+    /// It has made all its steps, and its ranks wait in collectives since then for nobody who may do something else: its
+    /// clock begins there.
+    pub fn count_from(&mut self, at: Timestamp) {
+        self.moved_at = at.0;
     }
 
     /// Whether it has made a step.

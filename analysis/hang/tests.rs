@@ -371,6 +371,25 @@ fn that_a_run_computed_without_a_step_before_it_was_watched_is_told_by_who_watch
 }
 
 #[test]
+fn after_its_last_step_the_clock_of_a_run_is_that_of_its_collectives() {
+    let mut watch = begun(1);
+    let done = Tick {
+        now: Timestamp(600 * SECOND),
+        step: Some(20),
+        is_quiet: true,
+        ..NOTHING
+    };
+    assert_eq!(watch.observe(&done), Verdict::Quiet);
+    watch.count_from(Timestamp(500 * SECOND));
+    let all = [position(1, 0, 7, Some(480)), position(1, 1, 7, Some(500))];
+    let Verdict::Hung(hang) = stood(&mut watch, 620, None, &all) else {
+        panic!("they are in it for two minutes");
+    };
+    assert_eq!(hang.since, Timestamp(500 * SECOND));
+    assert_eq!(hang.evidence, Evidence::CollectiveStands);
+}
+
+#[test]
 fn real_runs_never_hang_even_if_nothing_is_known_to_compute_and_all_do_when_they_stop() {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),

@@ -82,6 +82,8 @@ struct Brief {
     heard: Timestamp,
     is_quiet: bool,
     has_made_its_steps: bool,
+    /// Of one that has: since when it stands in collectives all the same.
+    waits_since: Option<Timestamp>,
     stands: bool,
     /// Whether it was said at the tick before that nothing shows whether it hangs.
     lacks_evidence: bool,
@@ -246,9 +248,14 @@ impl Watched {
 
     /// One run that goes on.
     fn judge(&mut self, key: &RunKey, tick: &TickSnapshot<'_>, found: &mut Findings) {
-        let Some(brief) = tick.runs().look(key, |run| brief(key, run, tick)) else {
+        let limit_ns = self.standing.watch.limit_ns(&tick.by.hang);
+        let look = |run: &Run| brief((key, run), limit_ns, tick);
+        let Some(brief) = tick.runs().look(key, look) else {
             return;
         };
+        if let Some(since) = brief.waits_since {
+            self.standing.watch.count_from(since);
+        }
         if brief.is_quiet {
             let quiet = (key.cluster.to_string(), key.run.to_string());
             found.quiet.insert(quiet);
@@ -333,6 +340,7 @@ impl Watched {
             run,
             gpus: tick.gpus,
             entered: &entered,
+            is_done: brief.waits_since.is_some(),
         };
         let standing = standing::judge(&around, &mut self.standing, brief, tick);
         if brief.lacks_evidence != standing.lacks_evidence {
@@ -438,7 +446,8 @@ pub(super) fn is_judged(run: &Run) -> bool {
     run.facts.origin != Origin::Recorded
 }
 
-fn brief(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Brief {
+/// What is needed of a run that may stand for so long, nanoseconds.
+fn brief((key, run): (&RunKey, &Run), limit_ns: i64, tick: &TickSnapshot<'_>) -> Brief {
     let living = || run.living().map(|(_, it)| it);
     // One that is not heard any more goes on saying what it did then.
     let speaking = || living().filter(|it| is_heard(it.facts.heard, tick.now));
@@ -459,12 +468,17 @@ fn brief(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Brief {
             (is_heard(it.facts.heard, tick.now), gpu.copied())
         })),
     };
+    let is_quiet = speaking().any(|it| is_quiet(it, startup_s));
+    let has_made_its_steps = run.has_made_its_steps();
     Brief {
         step,
         first: up_since.flatten().map(first),
         heard: heard.unwrap_or_default(),
-        is_quiet: speaking().any(|it| is_quiet(it, startup_s)),
-        has_made_its_steps: run.has_made_its_steps(),
+        is_quiet,
+        has_made_its_steps,
+        waits_since: (has_made_its_steps && !is_quiet)
+            .then(|| quiet::waits_since(run, limit_ns, tick.now))
+            .flatten(),
         lacks_evidence: run.lacks_evidence,
         stands: run.stands_since(tick.now).is_some(),
         judged: run.judged.clone(),

@@ -5,16 +5,22 @@
 //! take [`LEAST_S`], which is how long PyTorch lets the others wait in a collective if nobody says else; the first
 //! evaluation [`FIRST_EVALUATION_S`]. How long a start may take is a threshold of `analysis::hang`.
 //!
-//! A run whose ranks have all made the steps that it planned ([`crate::runs::Run::has_made_its_steps`]) does not
-//! hang: its processes save, merge, push or wait for a person, and how long that takes nobody knows. GPUs of it that are
-//! busy without work, or idle, are told as those of any other.
+//! A run whose ranks have all made the steps that it planned ([`crate::runs::Run::has_made_its_steps`]) is let alone:
+//! its processes save, merge, push or wait for a person, and how long that takes nobody knows. It hangs where all of its
+//! ranks are in a collective for as long as a run may stand, because then none of them does anything else; or where some
+//! are for [`QUIET_S`] and wait for one that is in none, whatever that does. GPUs of it that are busy without work, or idle,
+//! are told as those of any other.
 //!
-//! Limits: for how long it has been in its phase is the rank's own word; of one that does not say, nothing is late.
+//! Limits: for how long it has been in its phase is the rank's own word; of one that does not say, nothing is late. After
+//! the last step a run hangs unseen where no collectives are told, or it stands in something else, as when its
+//! communicators are taken down.
 
 use gpufleet_telemetry::catalog::{Metric, training};
+use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::Phase;
 
-use crate::runs::Rank;
+use super::is_heard;
+use crate::runs::{Rank, Run};
 
 /// Longest time for which a run that saves, restores or evaluates is let alone, seconds: then it is late, whatever it
 /// did before.
@@ -50,6 +56,31 @@ pub(in crate::detect) fn is_quiet(rank: &Rank, startup_s: f64) -> bool {
         .map(|(times, all)| all / times);
     let most_s = mean_s.map_or(first_s, |it| (TIMES * it).clamp(LEAST_S, QUIET_S));
     age_s(rank) < most_s
+}
+
+/// Since when the ranks of a run that has made its steps wait in collectives for nobody who may do something else: all of
+/// them for so long, nanoseconds, or some for [`QUIET_S`]. None where they do not.
+pub(super) fn waits_since(run: &Run, limit_ns: i64, now: Timestamp) -> Option<Timestamp> {
+    let in_since: Vec<Option<Timestamp>> =
+        run.living().map(|(_, it)| entered_at(it, now)).collect();
+    let late_ns = limit_ns.max((QUIET_S * 1e9) as i64);
+    let whole: Option<Vec<Timestamp>> = in_since.iter().copied().collect();
+    let last = whole.and_then(|it| it.into_iter().max());
+    let late = in_since
+        .into_iter()
+        .flatten()
+        .filter(|at| now.since(*at) >= late_ns);
+    last.filter(|at| now.since(*at) >= limit_ns)
+        .or_else(|| late.max())
+}
+
+/// When a rank entered the oldest collective that it is in; none of one that is in none, or is not heard.
+fn entered_at(rank: &Rank, now: Timestamp) -> Option<Timestamp> {
+    let reading = |metric: &Metric| rank.facts.reading(metric.id);
+    let count = reading(&training::COLLECTIVES_IN_FLIGHT)?;
+    let age_s = reading(&training::COLLECTIVE_OLDEST_AGE)?;
+    let is_in = count > 0.0 && is_heard(rank.facts.heard, now);
+    is_in.then(|| now.shifted(((age_s * 1e9) as i64).saturating_neg()))
 }
 
 /// How long it has been in its phase, seconds; 0 where it does not say.

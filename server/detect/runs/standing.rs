@@ -37,11 +37,12 @@ pub(super) use places::{Entered, entered};
 /// ship a tick or two later: one that was silent for longer is not why the run stands.
 const STEPPED_WITHIN_NS: i64 = 60 * NANOS_PER_SECOND;
 
-/// What is said of a run that stands, and of one that has made no step: so its words begin.
-pub(in crate::detect) const STANDS: [&str; 3] = [
+/// What is said of a run that stands, and of one that has made no step, or all: so its words begin.
+pub(in crate::detect) const STANDS: [&str; 4] = [
     "the run stands still",
     "the run has not made its first step and stands still",
     COMPUTED,
+    "the run has made its steps and stands still",
 ];
 
 /// What is said of one that has told no step and computed.
@@ -63,6 +64,8 @@ pub(super) struct Around<'a> {
     pub(super) run: &'a RunSnapshot,
     pub(super) gpus: &'a Gpus<'a>,
     pub(super) entered: &'a Entered,
+    /// Whether it has made the steps that it planned, and waits in collectives since.
+    pub(super) is_done: bool,
 }
 
 /// What is said of a run.
@@ -106,12 +109,13 @@ pub(super) fn judge(
     let places = Places::of(around.run, around.entered, &kept.watch, now);
     let ranks = around.run.ranks.iter();
     let first = brief.first;
+    let is_over = brief.has_made_its_steps && brief.waits_since.is_none();
     let at = hang::Tick {
         now,
         step: brief.step,
         up_since: first.map(|it| it.up_since),
         is_heard: is_heard(brief.heard, now),
-        is_quiet: first.map_or(brief.is_quiet || brief.has_made_its_steps, |it| it.is_quiet),
+        is_quiet: first.map_or(brief.is_quiet || is_over, |it| it.is_quiet),
         activity: match first {
             Some(first) => first.activity,
             None => activity(ranks.map(|it| {
@@ -218,7 +222,7 @@ fn told(
         (true, Evidence::NothingComputes) => Severity::Warning,
         _ => Severity::Error,
     };
-    let mut readings = readings(run, hang, tick, rank, places);
+    let mut readings = readings(around, hang, tick, rank, places);
     readings.extend(why.0.iter().flat_map(|it| it.readings.iter().cloned()));
     Signal {
         family: Family::Hang,
@@ -228,7 +232,7 @@ fn told(
             ..at
         },
         severity,
-        what: words(run, hang, places, suspect, tick.now),
+        what: words(around, hang, places, suspect, tick.now),
         action: action.to_owned(),
         cause: why.cause(),
         since: Some(hang.since),
@@ -253,12 +257,13 @@ fn why(around: &Around<'_>, suspect: &Suspect<'_>, causes: &mut Causes) -> cause
 
 /// What it is.
 fn words(
-    run: &RunSnapshot,
+    around: &Around<'_>,
     hang: &Hang,
     places: &Places,
     suspect: &Suspect<'_>,
     now: Timestamp,
 ) -> String {
+    let run = around.run;
     let name = places.stands_in(run, hang);
     let of_collective = name.as_ref().map_or_else(String::new, |it| {
         let function = text::harmless(&it.function, SHOWN_FUNCTION);
@@ -269,6 +274,7 @@ fn words(
         format!(" in {what} on communicator {:x}", it.communicator)
     });
     let stands = match (hang.is_first, hang.has_computed) {
+        (false, _) if around.is_done => STANDS[3],
         (false, _) => STANDS[0],
         (true, false) => STANDS[1],
         (true, true) => STANDS[2],
@@ -302,22 +308,21 @@ fn words(
 }
 
 fn readings(
-    run: &RunSnapshot,
+    around: &Around<'_>,
     hang: &Hang,
     tick: &hang::Tick<'_>,
     suspect: Option<&RankSnapshot>,
     places: &Places,
 ) -> Vec<Reading> {
+    let run = around.run;
     let name = match (hang.is_first, hang.has_computed) {
+        (false, _) if around.is_done => "in collectives after its last step for",
         (false, _) => "without a step for",
         (true, false) => "without its first step, and not busy, for",
         (true, true) => "without a step told, and not busy, for",
     };
-    let stood = seconds(
-        name,
-        tick.now.since(hang.since) as f64,
-        Some(hang.limit_ns as f64),
-    );
+    let limit = (!around.is_done).then_some(hang.limit_ns as f64);
+    let stood = seconds(name, tick.now.since(hang.since) as f64, limit);
     let mut readings = vec![stood];
     let silent = run.ranks.iter().filter(|it| !is_heard(it.heard, tick.now));
     let silent = silent.count();

@@ -12,7 +12,7 @@ struct Lost {
 }
 
 /// Makes no step.
-const STILL: Does = Does {
+pub(super) const STILL: Does = Does {
     busy_ms: None,
     phase: 5.0,
     ..WELL

@@ -1,6 +1,6 @@
 //! Runs that save or have made all their steps: what may take long, and what seems to work meanwhile.
 
-use super::lost::said;
+use super::lost::{STILL, said};
 use super::*;
 
 /// Rank 0 saves; the others spin in a barrier.
@@ -104,4 +104,59 @@ async fn a_run_that_made_the_steps_that_it_planned_does_not_stand_and_one_that_l
         let begins = "Has made the steps that it planned: its ranks are heard";
         assert_eq!(said.starts_with(begins), !is_told, "{said}");
     }
+}
+
+/// Ranks of which these are in a collective, for ten seconds a tick of these.
+async fn waits(training: &mut Training, ticks: std::ops::Range<u32>, is_in: fn(u32) -> bool) {
+    for tick in ticks {
+        let waits = |rank: u32| Does {
+            busy_ms: None,
+            collective_s: is_in(rank).then_some(f64::from(tick) * 10.0),
+            ..WELL
+        };
+        training.ticks(1, waits, |_| {}).await;
+    }
+}
+
+/// A run that has made the steps that it planned.
+async fn done() -> Training {
+    let mut training = Training::new().await;
+    training.says = Some(Box::new(|_, live| {
+        set(live, &training::LAST_STEP, 159.0);
+        set(live, &training::STEPS, 60.0);
+        set(live, &training::PLANNED_STEPS, 159.0);
+    }));
+    training
+}
+
+#[tokio::test]
+async fn a_run_that_made_its_steps_stands_where_all_its_ranks_are_in_a_collective_for_long() {
+    let mut training = done().await;
+    // The clock is the collective's, whatever lies between the last step and it.
+    training.ticks(30, |_| STILL, |_| {}).await;
+    waits(&mut training, 0..12, |_| true).await;
+    assert_eq!(training.world.open(), [], "not yet for long");
+    waits(&mut training, 12..15, |_| true).await;
+    let told = training.one();
+    assert_eq!((told.family, told.place.rank), (Family::Hang, None));
+    let expected =
+        "the run has made its steps and stands still in a collective that all its ranks are in";
+    assert_eq!(told.what, expected);
+    assert_eq!(told.losing.milli_gpus, 16_000, "all of it stands");
+    let lost = told.lost.gpu_seconds();
+    assert!((lost - 16.0 * 140.0).abs() < 1.0, "{lost} since they wait");
+    training.ticks(4, |_| STILL, |_| {}).await;
+    assert_eq!(training.world.open(), [], "they came out of it");
+}
+
+#[tokio::test]
+async fn a_run_that_made_its_steps_may_wait_for_a_rank_that_saves_for_an_hour() {
+    let mut training = done().await;
+    waits(&mut training, 300..360, |rank| rank != 3).await;
+    assert_eq!(training.world.open(), [], "it may save, merge or push");
+    waits(&mut training, 360..362, |rank| rank != 3).await;
+    let told = training.one();
+    assert_eq!((told.family, told.place.rank), (Family::Hang, Some(3)));
+    let expected = "the run has made its steps and stands still and waits for this rank";
+    assert_eq!(told.what, expected);
 }
