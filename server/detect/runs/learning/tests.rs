@@ -446,3 +446,34 @@ fn a_step_beyond_all_numbers_is_taken_for_the_last_that_there_is() {
     let found = troubles(&mut learning, readings.into_iter());
     assert_eq!(found, [Trouble::NotFinite]);
 }
+
+#[test]
+fn whatever_is_wrong_has_a_figure_of_what_is_lost_or_at_stake_since_it_began() {
+    let since = NOW.shifted(-3_600 * NANOS_PER_SECOND);
+    let gpus = Losing::gpus(8, Some(1_000_000));
+    // What is lost now, in thousandths of a GPU, and for how many GPU-hours it is at stake whether it is.
+    for (trouble, lost, at_stake) in [
+        (Trouble::NotFinite, 8_000, 0.0),
+        (Trouble::Diverged, 8_000, 0.0),
+        (Trouble::Stuck, 8_000, 0.0),
+        (Trouble::Skipping, 800, 0.0),
+        (Trouble::LossBurst, 0, 8.0),
+        (Trouble::GradientBurst, 0, 8.0),
+    ] {
+        for is_of_gradients in [false, true] {
+            let wrong = Wrong {
+                trouble,
+                since_step: 1,
+                since,
+                reading: well(1),
+                is_of_gradients,
+                skipped: 0.1,
+            };
+            let signal = wrong.signal(&RunSnapshot::default(), gpus, NOW);
+            assert_eq!(signal.since, Some(since), "{trouble:?}");
+            assert_eq!(signal.price.lost().milli_gpus, lost, "{trouble:?}");
+            let hours = signal.price.so_far.gpu_seconds() / 3_600.0;
+            assert!((hours - at_stake).abs() < 1e-9, "{trouble:?} {hours}");
+        }
+    }
+}
