@@ -19,12 +19,12 @@ use gpufleet_analysis::straggler::Silent;
 use gpufleet_telemetry::catalog::{Unit, gpu, training};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
-use gpufleet_telemetry::training::CollectivesFrom;
 
 use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use super::gather::{GpuSnapshot, Gpus};
-use crate::runs::{Judged, Rank, Run, RunKey, Runs, State};
+use crate::runs::{Judged, Run, RunKey, Runs, State};
 
+mod brief;
 mod broken;
 mod changed;
 mod learning;
@@ -36,6 +36,7 @@ mod standing;
 pub(super) mod tests;
 mod waits;
 
+use brief::Brief;
 pub(super) use broken::is_broken;
 use broken::{is_out, is_stepped_with};
 use learning::Learning;
@@ -75,23 +76,6 @@ struct Watched {
     told: Vec<(Family, Place)>,
 }
 
-/// What is needed of every run.
-struct Brief {
-    step: Option<u64>,
-    /// What there is to say of its first step, before it.
-    first: Option<BeforeFirst>,
-    heard: Timestamp,
-    is_quiet: bool,
-    has_made_its_steps: bool,
-    stands: bool,
-    /// Whether it was said at the tick before that nothing shows whether it hangs.
-    lacks_evidence: bool,
-    judged: Option<Judged>,
-    /// Whether who makes the others wait is to be judged by the times of its collectives.
-    asks_collectives: bool,
-    learning: Option<learning::Reading>,
-}
-
 /// Of what of a run it is known at a tick whether it is so.
 struct Known {
     /// Who makes the others wait.
@@ -102,15 +86,6 @@ struct Known {
     numbers: bool,
     /// That it stands still.
     hang: bool,
-}
-
-/// A run whose ranks say that they have made no step.
-#[derive(Debug, Clone, Copy)]
-struct BeforeFirst {
-    up_since: Timestamp,
-    /// Whether it evaluates, saves or restores.
-    is_quiet: bool,
-    activity: Option<f64>,
 }
 
 impl Detector for RunWatches {
@@ -234,7 +209,7 @@ impl Watched {
             return None;
         }
         // What was said before says nothing of now.
-        if brief.is_quiet || brief.has_made_its_steps || brief.stands {
+        if !brief.goes_on() {
             tick.runs().judge_collectives(key, None);
             return None;
         }
@@ -247,7 +222,7 @@ impl Watched {
 
     /// One run that goes on.
     fn judge(&mut self, key: &RunKey, tick: &TickSnapshot<'_>, found: &mut Findings) {
-        let Some(brief) = tick.runs().look(key, |run| brief(key, run, tick)) else {
+        let Some(brief) = tick.runs().look(key, |run| Brief::of(key, run, tick)) else {
             return;
         };
         if brief.is_quiet {
@@ -308,8 +283,7 @@ impl Watched {
     /// What its machines are like now, for why it may become slower: what it does beside training says nothing of its
     /// pace.
     fn remember(&mut self, key: &RunKey, brief: &Brief, tick: &TickSnapshot<'_>) {
-        let goes_on = !brief.is_quiet && !brief.has_made_its_steps && !brief.stands;
-        let trains = brief.judged.is_some() && goes_on;
+        let trains = brief.judged.is_some() && brief.goes_on();
         if trains && self.history.is_due(tick.now) {
             let look = |run: &Run| changed::machines(key, run, tick);
             let machines = tick.runs().look(key, look);
@@ -437,37 +411,6 @@ pub(super) fn unjudged(family: Family, key: &RunKey) -> (Family, String, String)
 
 pub(super) fn is_judged(run: &Run) -> bool {
     run.facts.origin != Origin::Recorded
-}
-
-fn brief(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Brief {
-    let living = || run.living().map(|(_, it)| it);
-    // One that is not heard any more goes on saying what it did then.
-    let speaking = || living().filter(|it| is_heard(it.facts.heard, tick.now));
-    let is_timed = |it: &Rank| it.collectives_from() == Some(CollectivesFrom::Plugin);
-    let heard = living().map(|it| it.facts.heard).max();
-    let startup_s = tick.by.hang.first_step_s;
-    let step = living().filter_map(|it| Some(it.ring.span()?.1)).max();
-    let up_since = step.is_none().then(|| run.up_without_step(tick.now));
-    let first = |up_since| BeforeFirst {
-        up_since,
-        is_quiet: speaking().any(|it| is_quiet(it, 0.0)),
-        activity: activity(living().map(|it| {
-            let gpu = tick.gpus.get(&(&*key.cluster, &*it.facts.gpu));
-            (is_heard(it.facts.heard, tick.now), gpu.copied())
-        })),
-    };
-    Brief {
-        step,
-        first: up_since.flatten().map(first),
-        heard: heard.unwrap_or_default(),
-        is_quiet: speaking().any(|it| is_quiet(it, startup_s)),
-        has_made_its_steps: run.has_made_its_steps(),
-        lacks_evidence: run.lacks_evidence,
-        stands: run.stands_since(tick.now).is_some(),
-        judged: run.judged.clone(),
-        asks_collectives: !run.steps_tell() && living().any(is_timed),
-        learning: living().find_map(|it| learning::Reading::of(&it.facts)),
-    }
 }
 
 /// Whether what was heard then is of now.

@@ -101,7 +101,7 @@ pub(super) fn judge(
         step: brief.step,
         up_since: first.map(|it| it.up_since),
         is_heard: is_heard(brief.heard, now),
-        is_quiet: first.map_or(brief.is_quiet || brief.has_made_its_steps, |it| it.is_quiet),
+        is_quiet: first.map_or(brief.rests(), |it| it.is_quiet),
         activity: match first {
             Some(first) => first.activity,
             None => activity(ranks.map(|it| {
