@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use gpufleet_analysis::cause::{self, Reading};
 use gpufleet_analysis::hang::{self, Evidence, Hang, Verdict, Watch};
-use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::incident::{Family, Place, Remedy, Signal};
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::straggler::Confidence;
 use gpufleet_telemetry::catalog::Unit;
@@ -220,6 +220,7 @@ fn told(
         severity,
         what: words(run, hang, places, suspect, tick.now),
         action: action.to_owned(),
+        remedy: Remedy::Look,
         cause: why.cause(),
         since: Some(hang.since),
         readings,
