@@ -7,8 +7,8 @@
 //! as that nobody holds it.
 //!
 //! Read in this order: [`users`], [`kubelet`], [`exported`], [`devices`] and [`replicas`], [`cgroup`] and [`processes`],
-//! [`api`] and [`cluster`] with [`pods`] and [`labels`], [`learned`] with [`claims`] and [`slurm`], [`prolog`],
-//! [`allocations`] and [`given`], [`names`], [`look`], [`node`] and [`metadata`]; [`by_process`] and [`held`] lay it together,
+//! [`api`] and [`cluster`] with [`pods`] and [`labels`], [`learned`] with [`claims`], [`slurm`] and [`names`], [`prolog`],
+//! [`allocations`] and [`given`], [`look`], [`node`] and [`metadata`]; [`by_process`] and [`held`] lay it together,
 //! [`health`] says how it goes.
 
 use std::collections::BTreeSet;
@@ -96,7 +96,7 @@ use labels::Facts;
 use learned::Learned;
 use look::Look;
 use metadata::Metadata;
-use names::Names;
+use names::Getent;
 use processes::Processes;
 use prolog::Prolog;
 use slurm::Scontrol;
@@ -205,7 +205,7 @@ struct Tasks {
     /// None where there is nobody to ask.
     claims: Option<Learned<Claims>>,
     slurm: Learned<Scontrol>,
-    names: Option<Names>,
+    names: Option<Learned<Getent>>,
     allocations: Option<Allocations>,
     metadata: Option<Metadata>,
 }
@@ -309,7 +309,8 @@ impl Attribution {
         let tasks = self.tasks(&turn.node);
         let (mut answers, mut given) = tasks.answers();
         let in_cloud = tasks.metadata.as_ref().map(Metadata::known);
-        let names = tasks.names.as_ref().map(Names::known).unwrap_or_default();
+        let names = tasks.names.as_ref().map(|it| it.known().0);
+        let names = names.unwrap_or_default();
         self.ask_kubelet().await;
         let mut cards = self.users.cards();
         let told = match self.has_kubelet {
@@ -394,7 +395,7 @@ impl Attribution {
             claims: Claims::start(config),
             slurm: Learned::start(Scontrol(config.scontrol_path.clone())),
             // A container's directory is not the node's.
-            names: (!self.is_in_pod).then(|| Names::start(getent)),
+            names: (!self.is_in_pod).then(|| Getent::start(getent)),
             allocations: Allocations::of(config, &node.node),
             metadata: Metadata::start(server, sys),
         })

@@ -20,7 +20,7 @@
 //! - *Two known causes, two incidents*, also of one family at one place; a cause that is found later is the same
 //!   incident's, and so is what is thought of a run (`trouble`). One whose own cause is told no more takes the one
 //!   that is, with a line in its log; what spoke for the first stays evidence. Of several things wrong for one cause it
-//!   has the words of what asks for most, as long as that is told (`urge`).
+//!   has the words of what asks for most, as long as that is told (`remedy`).
 //! - *Quiet*: what is signalled of a run that starts, evaluates or saves opens nothing and ends
 //!   nothing.
 //! - *Missing data* opens nothing but [`Family::Blind`], and resolves nothing: an incident whose place
@@ -54,9 +54,9 @@ mod missing;
 mod outage;
 mod person;
 mod priced;
+mod remedy;
 mod stood;
 mod trouble;
-mod urge;
 
 #[cfg(test)]
 mod tests;
@@ -65,6 +65,7 @@ pub use book::{Book, Change, Tick};
 pub use breaker::{BREAKER_RUNS, BREAKER_WITHIN_NS};
 pub use group::{Group, Nodes};
 pub use person::{MAX_NOTE_BYTES, MAX_PERSON_BYTES, MAX_SILENCE_NS, Refused};
+pub use remedy::Remedy;
 pub use stood::{Standing, StandingRuns};
 
 /// Most incidents in the book, pending and lately resolved ones with them: the circuit breaker makes
@@ -148,6 +149,8 @@ pub struct Signal {
     pub what: String,
     /// What to do about it; may be empty.
     pub action: String,
+    /// What that asks for.
+    pub remedy: Remedy,
     /// Why.
     pub cause: Cause,
     /// Since when, where it is known to be earlier than this tick.
@@ -241,6 +244,9 @@ pub struct Incident {
     pub what: String,
     /// What to do; may be empty.
     pub action: String,
+    /// What that asks for; none of one that a version wrote which did not keep it, until it is signalled again.
+    #[serde(default)]
+    pub remedy: Option<Remedy>,
     /// Why.
     pub cause: Cause,
     /// How sure it is, as its detector said last of the surest part of it; none of one that has no grades.

@@ -60,6 +60,8 @@ pub mod words;
 pub mod advice;
 
 #[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
 mod tests;
 
 pub use complete::{CompleteStep, Place, RankStep};

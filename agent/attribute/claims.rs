@@ -80,7 +80,7 @@ impl Ask for Claims {
     type Thing = String;
     type Answer = Devices;
 
-    const SOURCE: Source = Source::Claims;
+    const SOURCE: Option<Source> = Some(Source::Claims);
     const MAX: usize = MAX_CLAIMS;
 
     async fn ask(&self, claim: &String) -> Result<Devices, String> {

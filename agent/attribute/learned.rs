@@ -1,7 +1,7 @@
 //! One who is asked beside the rounds for one thing after the other, once for each: Slurm's controller for jobs, the
-//! Kubernetes API for claims.
+//! Kubernetes API for claims, a directory for users.
 //!
-//! What nobody wants any more is forgotten. What could not be learned is asked for again after [`ASK_AGAIN`].
+//! What nobody wants any more is forgotten, or kept while there is room ([`Ask::KEEPS`]). What could not be learned is asked for again after [`ASK_AGAIN`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,11 +23,14 @@ pub(super) trait Ask: Send + Sync + 'static {
     /// What is learned of it.
     type Answer: Clone + Send + Sync + 'static;
 
-    /// Who it is.
-    const SOURCE: Source;
+    /// Who it is, where it is told how he is doing, because without him it may not be known who holds what.
+    const SOURCE: Option<Source>;
 
     /// Most things that are known at once.
     const MAX: usize;
+
+    /// Whether what nobody wants any more is kept while there is room, because it comes back.
+    const KEEPS: bool = false;
 
     /// Asks for one thing.
     fn ask(&self, thing: &Self::Thing)
@@ -144,10 +147,12 @@ impl<A: Ask> Shared<A> {
             standing,
             ..
         } = &mut *state;
-        if known.keys().any(|it| !wanted.contains(it)) {
+        let has_room = A::KEEPS && known.len() < A::MAX;
+        if !has_room && known.keys().any(|it| !wanted.contains(it)) {
             Arc::make_mut(known).retain(|it, _| wanted.contains(it));
         }
-        failed.retain(|it, _| wanted.contains(it));
+        let is_kept = |at: &Instant| A::KEEPS && at.elapsed() <= ASK_AGAIN;
+        failed.retain(|it, at| wanted.contains(it) || is_kept(at));
         if failed.is_empty() {
             // What could not be learned is no longer wanted.
             standing.rests();
@@ -169,7 +174,9 @@ impl<A: Ask> Shared<A> {
             }
             Err(error) => {
                 state.failed.insert(thing, Instant::now());
-                state.standing.failed(A::SOURCE, error);
+                if let Some(source) = A::SOURCE {
+                    state.standing.failed(source, error);
+                }
             }
         }
         drop(state);
@@ -188,7 +195,7 @@ mod tests {
         type Thing = u32;
         type Answer = u32;
 
-        const SOURCE: Source = Source::Slurm;
+        const SOURCE: Option<Source> = Some(Source::Slurm);
         const MAX: usize = 8;
 
         async fn ask(&self, thing: &u32) -> Result<u32, String> {
@@ -219,6 +226,46 @@ mod tests {
         learned.wait_for(&new, until).await;
         assert!(Instant::now() >= until);
         assert_eq!(learned.want(BTreeSet::from([2, 13, 14])), BTreeSet::new());
+    }
+
+    /// Knows two even numbers at once, and keeps them.
+    struct Evens;
+
+    impl Ask for Evens {
+        type Thing = u32;
+        type Answer = u32;
+
+        const SOURCE: Option<Source> = None;
+        const MAX: usize = 2;
+        const KEEPS: bool = true;
+
+        async fn ask(&self, thing: &u32) -> Result<u32, String> {
+            match thing % 2 {
+                0 => Ok(*thing),
+                _ => Err(format!("{thing} is odd")),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_who_keeps_does_while_there_is_room_and_of_one_who_is_no_source_no_failure_is_told()
+    {
+        let learned = Learned::start(Evens);
+        let until = Instant::now() + Duration::from_secs(1);
+        let first = learned.want(BTreeSet::from([2, 3]));
+        learned.wait_for(&first, until).await;
+        learned.want(BTreeSet::new());
+        assert_eq!(learned.shared.next(), None);
+        let (known, standing) = learned.known();
+        assert_eq!(*known, BTreeMap::from([(2, 2)]));
+        assert_eq!(standing.error(), None);
+        learned.want(BTreeSet::from([2, 3]));
+        assert_eq!(learned.shared.next(), None, "both were just asked for");
+        let other = learned.want(BTreeSet::from([4]));
+        learned.wait_for(&other, until).await;
+        assert_eq!(learned.shared.next(), None);
+        let (known, _) = learned.known();
+        assert_eq!(*known, BTreeMap::from([(4, 4)]), "there was no more room");
     }
 
     #[tokio::test(start_paused = true)]

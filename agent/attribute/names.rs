@@ -3,21 +3,18 @@
 //!
 //! Without `getent` and without its answer a user stays a number, and so in a container, whose users are not the node's.
 //!
-//! Limits: [`MAX_USERS`], [`ANSWER_WITHIN`], [`MAX_ANSWER_BYTES`], [`ASK_AGAIN`].
+//! Limits: [`MAX_USERS`], [`ANSWER_WITHIN`], [`MAX_ANSWER_BYTES`].
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gpufleet_telemetry::holder::cut;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
-use tokio::sync::Notify;
-use tokio::time::Instant;
 
-use super::task::Task;
+use super::learned::{Ask, Learned};
+use super::standing::Source;
 
 /// Most users that are known at once: 16 on each of 16 GPUs.
 const MAX_USERS: usize = 256;
@@ -28,105 +25,40 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Most bytes of an answer: one line, of which the first field is read.
 const MAX_ANSWER_BYTES: u64 = 4_096;
 
-/// When a user is asked for again whose name was not learned.
-const ASK_AGAIN: Duration = Duration::from_secs(60);
-
-/// What is known of users; a task of its own asks.
-#[derive(Debug)]
-pub(super) struct Names {
-    shared: Arc<Shared>,
-    _task: Task,
-}
-
-#[derive(Debug)]
-struct Shared {
-    getent: PathBuf,
+/// The program that knows; asked beside the rounds ([`Learned`]).
+pub(super) struct Getent {
+    program: PathBuf,
     within: Duration,
-    state: Mutex<State>,
-    wake: Notify,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    wanted: BTreeSet<u32>,
-    known: Arc<BTreeMap<u32, String>>,
-    failed: BTreeMap<u32, Instant>,
-}
-
-impl Names {
+impl Getent {
     /// Asks this program; needs a runtime.
-    pub(super) fn start(getent: &Path) -> Self {
-        Self::within(getent, ANSWER_WITHIN)
+    pub(super) fn start(program: &Path) -> Learned<Self> {
+        Self::within(program, ANSWER_WITHIN)
     }
 
-    pub(super) fn within(getent: &Path, within: Duration) -> Self {
-        let shared = Arc::new(Shared {
-            getent: getent.to_owned(),
+    /// The same with another patience.
+    pub(super) fn within(program: &Path, within: Duration) -> Learned<Self> {
+        Learned::start(Self {
+            program: program.to_owned(),
             within,
-            state: Mutex::default(),
-            wake: Notify::new(),
-        });
-        Self {
-            _task: Task::start(Arc::clone(&shared).keep()),
-            shared,
-        }
-    }
-
-    /// What users are called, by their numbers.
-    pub(super) fn known(&self) -> Arc<BTreeMap<u32, String>> {
-        Arc::clone(&self.shared.lock().known)
-    }
-
-    /// Says which users have no name.
-    pub(super) fn want(&self, users: BTreeSet<u32>) {
-        self.shared.lock().wanted = users;
-        self.shared.wake.notify_one();
+        })
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+impl Ask for Getent {
+    type Thing = u32;
+    type Answer = String;
 
-    async fn keep(self: Arc<Self>) {
-        loop {
-            match self.next() {
-                None => self.wake.notified().await,
-                Some(user) => {
-                    let asked = ask(&self.getent, user, self.within).await;
-                    self.note(user, asked);
-                }
-            }
-        }
-    }
+    // A number says as well as a name who holds what.
+    const SOURCE: Option<Source> = None;
+    const MAX: usize = MAX_USERS;
+    // Users come back.
+    const KEEPS: bool = true;
 
-    /// A user that is to be asked for.
-    fn next(&self) -> Option<u32> {
-        let mut state = self.lock();
-        let State {
-            wanted,
-            known,
-            failed,
-        } = &mut *state;
-        failed.retain(|_, at| at.elapsed() <= ASK_AGAIN);
-        // Users come back: who has nothing any more is kept while there is room.
-        if known.len() >= MAX_USERS && known.keys().any(|it| !wanted.contains(it)) {
-            Arc::make_mut(known).retain(|it, _| wanted.contains(it));
-        }
-        let is_due = |user: &&u32| !known.contains_key(*user) && !failed.contains_key(*user);
-        wanted.iter().take(MAX_USERS).find(is_due).copied()
-    }
-
-    fn note(&self, user: u32, asked: Result<String, String>) {
-        let mut state = self.lock();
-        match asked {
-            Ok(name) => _ = Arc::make_mut(&mut state.known).insert(user, name),
-            Err(error) => {
-                tracing::debug!(user, error, "a user stays a number");
-                state.failed.insert(user, Instant::now());
-            }
-        }
+    async fn ask(&self, user: &u32) -> Result<String, String> {
+        let asked = ask(&self.program, *user, self.within).await;
+        asked.inspect_err(|error| tracing::debug!(user, error, "a user stays a number"))
     }
 }
 
@@ -198,6 +130,7 @@ pub(super) mod stand_in {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
 
     use super::stand_in::{LONG, getent};
@@ -241,9 +174,9 @@ mod tests {
             "echo \"$2\" >>{}; [ \"$2\" = 70002 ] && exit 2; echo \"u$2:*:$2:1::/:/bin/sh\"",
             log.display()
         );
-        let names = Names::within(&getent(folder.path(), &script), LONG);
+        let names = Getent::within(&getent(folder.path(), &script), LONG);
         let wait_for = async |user: u32| {
-            while !names.known().contains_key(&user) {
+            while !names.known().0.contains_key(&user) {
                 tokio::task::yield_now().await;
             }
         };
@@ -254,7 +187,8 @@ mod tests {
         wait_for(70_004).await;
         let asked = fs::read_to_string(&log).expect("it was asked");
         assert_eq!(asked, "70001\n70002\n70003\n70004\n");
-        assert_eq!(names.known()[&70_001], "u70001");
-        assert!(!names.known().contains_key(&70_002));
+        let (known, _) = names.known();
+        assert_eq!(known[&70_001], "u70001");
+        assert!(!known.contains_key(&70_002));
     }
 }

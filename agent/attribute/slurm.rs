@@ -82,7 +82,7 @@ impl Ask for Scontrol {
     type Thing = u64;
     type Answer = Facts;
 
-    const SOURCE: Source = Source::Slurm;
+    const SOURCE: Option<Source> = Some(Source::Slurm);
     const MAX: usize = MAX_JOBS;
 
     async fn ask(&self, job: &u64) -> Result<Facts, String> {

@@ -103,11 +103,11 @@ async fn a_user_of_a_directory_is_a_number_until_it_says_his_name() {
     assert_eq!(said(&mut reader).await, number, "there is no getent");
     let getent = stand_in::getent(root, "echo 'ada:*:4000000001:1::/:/bin/sh'");
     let tasks = reader.tasks.as_mut().expect("a round began them");
-    tasks.names = Some(Names::within(&getent, stand_in::LONG));
+    tasks.names = Some(Getent::within(&getent, stand_in::LONG));
     assert_eq!(said(&mut reader).await, number, "nobody waits for it");
     let tasks = reader.tasks.as_ref().expect("a round began them");
     let names = tasks.names.as_ref().expect("it is in no pod");
-    while names.known().is_empty() {
+    while names.known().0.is_empty() {
         tokio::task::yield_now().await;
     }
     assert_eq!(said(&mut reader).await, "process:ada/python3");

@@ -36,8 +36,10 @@ pub enum Asks {
     Look,
     /// What goes on until its link, its power or its software is mended, and the GPU works meanwhile.
     Repair,
-    /// A reset of the GPU or a restart of its virtual machine: until then it is of no use.
+    /// A reset of the GPU: until then it is of no use.
     Reset,
+    /// A restart of its virtual machine: likewise.
+    RestartVm,
     /// A reboot of the node, because the GPU cannot be reached any more.
     Reboot,
 }
@@ -71,7 +73,8 @@ impl Asks {
             "application_error" | "observe" | "read_recovery_action" | "unknown" => Self::Nothing,
             "check_uvm" | "drain_peer_to_peer" => Self::Look,
             "nvlink" | "check_power" | "update_software" => Self::Repair,
-            "reset_gpu" | "drain_and_reset" | "restart_vm" => Self::Reset,
+            "reset_gpu" | "drain_and_reset" => Self::Reset,
+            "restart_vm" => Self::RestartVm,
             "reboot_node" => Self::Reboot,
             _ if severity == Severity::Info => Self::Look,
             _ => Self::of_code(code),
@@ -81,6 +84,7 @@ impl Asks {
     fn of_code(code: u32) -> Self {
         match code {
             79 => Self::Reboot,
+            151 => Self::RestartVm,
             54 | 78 => Self::Repair,
             _ if is_of_nvlink(code) => Self::Repair,
             _ if FATAL_XIDS.contains(&code) => Self::Reset,
@@ -90,12 +94,12 @@ impl Asks {
 
     /// Whether the GPU is of no use until that is done.
     pub const fn is_broken(self) -> bool {
-        matches!(self, Self::Reset | Self::Reboot)
+        matches!(self, Self::Reset | Self::RestartVm | Self::Reboot)
     }
 
     /// Whether it stands until that is done, and not only until it did not come again.
     pub const fn is_owed(self) -> bool {
-        matches!(self, Self::Repair | Self::Reset | Self::Reboot)
+        matches!(self, Self::Repair) || self.is_broken()
     }
 
     /// When what it asks for was done last: of when the GPU was mended, its node came up, and it answered again.
@@ -107,7 +111,7 @@ impl Asks {
     ) -> Option<Timestamp> {
         match self {
             Self::Nothing | Self::Look => healed.max(back),
-            Self::Repair | Self::Reset => healed.max(booted),
+            Self::Repair | Self::Reset | Self::RestartVm => healed.max(booted),
             Self::Reboot => healed.max(booted).max(back),
         }
     }
@@ -123,7 +127,7 @@ impl Xid<'_> {
         let is_so = match self.asks {
             Asks::Nothing => false,
             Asks::Look => gpu.now.since(self.at) < TOLD_NS,
-            Asks::Repair | Asks::Reset | Asks::Reboot => true,
+            Asks::Repair | Asks::Reset | Asks::RestartVm | Asks::Reboot => true,
         };
         is_so && !self.is_mended(gpu)
     }

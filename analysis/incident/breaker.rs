@@ -17,7 +17,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::book::Book;
 use super::group::Group;
-use super::{BREAKER_PART, Family, Incident, Place, State};
+use super::{BREAKER_PART, Family, Incident, Place, Remedy, State};
 use crate::cause::Cause;
 use crate::lost::Lost;
 
@@ -247,6 +247,7 @@ impl Group {
         let is_one = causes.len() == 1;
         for signal in &mut self.signals {
             ACTION.clone_into(&mut signal.action);
+            signal.remedy = Remedy::Look;
             if !is_one {
                 signal.cause = Cause::Unknown;
             }

@@ -8,7 +8,6 @@ use uuid::Uuid;
 
 use super::book::{Change, SETTLE_NS};
 use super::group::Group;
-use super::urge::Urge;
 use super::{
     Evidence, Family, Happened, Incident, Line, MAX_EVIDENCE, MAX_LOG, Place, REOPEN_NS, Signal,
     StandingRuns, State,
@@ -40,6 +39,7 @@ impl Incident {
             severity: first.severity,
             what: first.what.clone(),
             action: first.action.clone(),
+            remedy: Some(first.remedy),
             cause: first.cause,
             confidence: None,
             places: group.places(),
@@ -80,6 +80,7 @@ impl Incident {
             self.ticks += 1;
             return None;
         }
+        self.learn_remedy(groups);
         let before = self.as_told();
         let own = || groups.iter().flat_map(|it| &it.signals);
         for group in groups {
@@ -142,12 +143,21 @@ impl Incident {
         matches!(self.state, State::Resolved) && self.ticks.saturating_add(1) < enough
     }
 
+    /// What an incident asks for that an older version wrote is what its own words are told with now.
+    fn learn_remedy(&mut self, groups: &[Group]) {
+        if self.remedy.is_none() {
+            let mut own = groups.iter().flat_map(|it| &it.signals);
+            let said = own.find(|it| it.what == self.what);
+            self.remedy = said.map(|it| it.remedy);
+        }
+    }
+
     /// Takes its words and its cause from what says most, where that says worse than was known, or why; from what says
     /// another cause, where nothing says its own any more; and for its own cause from what asks for more than what it has
     /// its words from, or is left of it.
     fn take_words(&mut self, groups: &[Group], now: Timestamp) {
         let own = || groups.iter().flat_map(|it| &it.signals);
-        let most = |it: &&Signal| (it.severity, it.cause.is_known(), Urge::of(&it.action));
+        let most = |it: &&Signal| (it.severity, it.cause.is_known(), it.remedy.weight());
         let Some(first) = own().max_by_key(most) else {
             return;
         };
@@ -172,9 +182,10 @@ impl Incident {
         let mut known = std::iter::once(said.cause).chain(causes);
         let cause = known.find(|it| it.is_known()).unwrap_or_default();
         let before = std::mem::replace(&mut self.cause, cause);
-        let asked = Urge::of(&self.action);
+        let asked = self.weight();
         let what = std::mem::replace(&mut self.what, said.what.clone());
         self.action.clone_from(&said.action);
+        self.remedy = Some(said.remedy);
         if self.opened_at.is_none() {
             return;
         }
@@ -184,7 +195,7 @@ impl Incident {
                 let (cause, before) = (cause.words(), before.words());
                 format!("because of {cause}, no longer of {before}")
             }
-            false if what != self.what && asked != Urge::of(&self.action) => {
+            false if what != self.what && asked != self.weight() => {
                 format!(
                     "what is to be done is for: {}; before it was for: {what}",
                     self.what
@@ -202,11 +213,11 @@ impl Incident {
         signals: impl Iterator<Item = &'a Signal> + Clone,
         now: Timestamp,
     ) -> Option<&'a Signal> {
-        let weight = |it: &Signal| (it.severity, Urge::of(&it.action));
+        let weight = |it: &Signal| (it.severity, it.remedy.weight());
         let own = signals.filter(|it| it.cause == self.cause);
         let as_now = own.clone().filter(|it| it.what == self.what);
         let settles = self.clear_from > now;
-        let as_before = || settles.then(|| (self.severity, Urge::of(&self.action)));
+        let as_before = || settles.then(|| (self.severity, self.weight()));
         let as_now = as_now.map(weight).max().or_else(as_before);
         let more = own.filter(|it| as_now.is_none_or(|now| weight(it) > now));
         // The first of those that are alike.
@@ -214,16 +225,16 @@ impl Incident {
     }
 
     /// What people are told again of when it changes.
-    fn as_told(&self) -> (Place, Severity, Cause, Option<Confidence>, usize, Urge) {
+    fn as_told(&self) -> (Place, Severity, Cause, Option<Confidence>, usize, u8) {
         let place = self.place.clone();
-        let (evidence, urge) = (self.evidence.len(), Urge::of(&self.action));
+        let (evidence, weight) = (self.evidence.len(), self.weight());
         (
             place,
             self.severity,
             self.cause,
             self.confidence,
             evidence,
-            urge,
+            weight,
         )
     }
 

@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
     use crate::cause::Cause;
-    use crate::incident::{Book, Nodes, Place, Signal, Tick};
+    use crate::incident::{Book, Nodes, Place, Remedy, Signal, Tick};
     use crate::lost::Losing;
     use crate::price::{Basis, Price};
 
@@ -157,6 +157,7 @@ mod tests {
             severity: Severity::Error,
             what: "stands still".to_owned(),
             action: String::new(),
+            remedy: Remedy::Look,
             cause: Cause::Unknown,
             since: Some(at(0)),
             readings: Vec::new(),

@@ -91,6 +91,7 @@ fn signal(family: Family, place: Place) -> Signal {
         severity: Severity::Warning,
         what: family.name().to_owned(),
         action: String::new(),
+        remedy: Remedy::Look,
         cause: Cause::Unknown,
         since: None,
         readings: Vec::new(),

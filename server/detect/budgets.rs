@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::incident::{Family, Place, Remedy, Signal};
 use gpufleet_analysis::owner::Payer;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::Unit;
@@ -125,6 +125,7 @@ fn signal(
         severity,
         what: what.to_owned(),
         action: ACTION.to_owned(),
+        remedy: Remedy::Look,
         cause: Cause::Spending,
         since: None,
         readings: told.map(reading).collect(),

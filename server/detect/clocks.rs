@@ -311,6 +311,7 @@ impl<'a> Around<'a> {
         let causes = why.0.iter().flat_map(|it| it.readings.iter().cloned());
         readings.extend(causes.filter(|it| it.name != CLOCK));
         readings.extend(read.beside());
+        let (action, remedy) = slow::action(why.cause());
         Signal {
             family: Family::Straggler,
             place: Place {
@@ -319,7 +320,8 @@ impl<'a> Around<'a> {
             },
             severity: Severity::Warning,
             what: "probably makes the other GPUs of its job wait".to_owned(),
-            action: slow::action(why.cause()).to_owned(),
+            action: action.to_owned(),
+            remedy,
             cause: why.cause(),
             since: Some(since),
             readings,

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::incident::{Family, Place, Remedy, Signal};
 use gpufleet_analysis::inventory::Node;
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::{Losing, WHOLE_GPU};
@@ -359,6 +359,7 @@ fn of_job(
         severity: Severity::Warning,
         what: what.to_owned(),
         action: action.to_owned(),
+        remedy: Remedy::Look,
         cause,
         since,
         readings: vec![
@@ -387,6 +388,7 @@ fn blind(
         severity: Severity::Warning,
         what: what.to_owned(),
         action: action.to_owned(),
+        remedy: Remedy::Look,
         cause: Cause::Connection,
         since,
         readings: vec![Reading::new(

@@ -355,12 +355,13 @@ fn asked(seen: &GpuSnapshot) -> Option<Signal> {
         true => (Severity::Error, broken_price(seen)),
         false => (Severity::Warning, Price::none(Basis::GoesOn)),
     };
-    let (what, action) = say::recovery(code);
+    let (what, (action, remedy)) = say::recovery(code);
     let read = Reading::new("recovery action", code as f64, None, Unit::Code);
     Some(Signal {
         severity,
         what,
         action,
+        remedy,
         readings: vec![read],
         price,
         ..broken(seen)
@@ -375,11 +376,13 @@ fn broken(seen: &GpuSnapshot) -> Signal {
         Reason::RecoveryAction => "the driver asks for a recovery action",
         _ => "unhealthy",
     };
+    let (action, remedy) = say::BROKEN;
     Signal {
         family: Family::GpuFault,
         severity: Severity::Error,
         what: what.to_owned(),
-        action: say::BROKEN.to_owned(),
+        action: action.to_owned(),
+        remedy,
         cause: Cause::GpuFault,
         since: seen.broken.map(|(_, at)| at),
         readings: Vec::new(),
@@ -398,12 +401,14 @@ fn signal(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Signal {
         _ if family == Family::GpuFault => Severity::Error,
         _ => Severity::Warning,
     };
+    let (action, remedy) = action(seen, finding);
     Signal {
         family,
         place: Place::gpu(&seen.cluster, &seen.node, &seen.id),
         severity,
         what: what(seen, finding),
-        action: action(seen, finding),
+        action,
+        remedy,
         cause,
         since: finding.since,
         readings: readings(seen, like, finding),

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::incident::{Family, Place, Remedy, Signal};
 use gpufleet_analysis::leak::watch::Leaks;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::{Unit, gpu, node};
@@ -138,6 +138,7 @@ fn signal(place: Place, (what, action, cause): (&str, &str, Cause), leaks: Leaks
         },
         what: what.to_owned(),
         action: action.to_owned(),
+        remedy: Remedy::Look,
         cause,
         since: None,
         readings: vec![

@@ -413,6 +413,7 @@ impl Exceeded {
             severity: limit.severity,
             what: limit.what.to_owned(),
             action: limit.action.to_owned(),
+            remedy: limit.remedy,
             cause: limit.cause,
             since: Some(self.since),
             readings: vec![Reading::new(&name, self.value, usual, unit)],

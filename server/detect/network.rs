@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::incident::{Family, Place, Remedy, Signal};
 use gpufleet_analysis::port::{self, Port};
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::robust::median;
@@ -424,6 +424,7 @@ impl SlowPort {
             what: "a network device came up slower than its like".to_owned(),
             action: "Look at the cable, the optic and the switch's port; have the scheduler avoid the node meanwhile."
                 .to_owned(),
+            remedy: Remedy::Look,
             cause: Cause::Network,
             since: None,
             readings: vec![Reading::new(&name, speed, usual, Unit::BytesPerSecond)],

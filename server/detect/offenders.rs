@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::incident::{Evidence, Family, Incident, Place, Signal, State};
+use gpufleet_analysis::incident::{Evidence, Family, Incident, Place, Remedy, Signal, State};
 use gpufleet_analysis::lost::Lost;
 use gpufleet_analysis::offender::{
     Fault, Level, Machine, NODE_CARDS, Offender, Thresholds, WINDOW_NS, judge_by,
@@ -118,7 +118,10 @@ impl Offenders {
             Offender::Card(cluster, card, faults) => {
                 let place = self.places.get(&(cluster.clone(), card.clone()))?.clone();
                 let what = "it breaks again and again";
-                let action = "Have the card replaced: resets do not mend it.";
+                let action = (
+                    "Have the card replaced: resets do not mend it.",
+                    Remedy::Replace,
+                );
                 // By its serial number, where that is known; else by its id, which is its place's.
                 let serial = Some(card).filter(|card| place.gpu.as_ref() != Some(*card));
                 let readings = vec![faults_read(*faults, self.by.card_faults, serial)];
@@ -129,7 +132,10 @@ impl Offenders {
                     true => "card after card breaks in it",
                     false => "it breaks again and again, and no single card of it",
                 };
-                let action = "Have the machine looked at: board, riser, power, cooling, ports and cables; not the cards.";
+                let action = (
+                    "Have the machine looked at: board, riser, power, cooling, ports and cables; not the cards.",
+                    Remedy::Look,
+                );
                 let cards =
                     Reading::new("cards that broke alone", *cards as f64, None, Unit::Count);
                 let readings = vec![faults_read(*faults, self.by.node_faults, None), cards];
@@ -139,7 +145,10 @@ impl Offenders {
             Offender::Part(part) => {
                 let (level, name) = (part.level.words(), &part.name);
                 let what = format!("machine after machine breaks in {level} {name}");
-                let action = "Have what these machines share looked at: power, cooling, switch, firmware; have the scheduler prefer others.";
+                let action = (
+                    "Have what these machines share looked at: power, cooling, switch, firmware; have the scheduler prefer others.",
+                    Remedy::Look,
+                );
                 let place = Place {
                     cluster: part.cluster.clone(),
                     ..Place::default()
@@ -332,13 +341,20 @@ fn faults_read(faults: usize, most: f64, serial: Option<&String>) -> Reading {
     Reading::new(&name, faults, usual, Unit::Count)
 }
 
-fn signal(place: Place, what: &str, action: &str, readings: Vec<Reading>, price: Price) -> Signal {
+fn signal(
+    place: Place,
+    what: &str,
+    (action, remedy): (&str, Remedy),
+    readings: Vec<Reading>,
+    price: Price,
+) -> Signal {
     Signal {
         family: Family::Offender,
         place,
         severity: Severity::Warning,
         what: what.to_owned(),
         action: action.to_owned(),
+        remedy,
         cause: Cause::GpuFault,
         since: None::<Timestamp>,
         readings,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::incident::{Family, Place, Remedy, Signal};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
@@ -273,6 +273,7 @@ fn signal(place: &Place, what: &str, action: &str) -> Signal {
         severity: Severity::Warning,
         what: what.to_owned(),
         action: action.to_owned(),
+        remedy: Remedy::Look,
         cause: Cause::Reader,
         since: None,
         readings: Vec::new(),

@@ -18,12 +18,12 @@ use gpufleet_analysis::straggler::Silent;
 use gpufleet_telemetry::catalog::{Unit, gpu, training};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
-use gpufleet_telemetry::training::CollectivesFrom;
 
 use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use super::gather::Gpus;
-use crate::runs::{Judged, Rank, Run, RunKey, Runs, State};
+use crate::runs::{Judged, Run, RunKey, Runs, State};
 
+mod brief;
 mod broken;
 mod changed;
 mod learning;
@@ -35,6 +35,7 @@ mod standing;
 pub(super) mod tests;
 mod waits;
 
+use brief::Brief;
 pub(super) use broken::is_broken;
 use broken::{activity, is_stepped_with};
 use learning::Learning;
@@ -74,25 +75,6 @@ struct Watched {
     told: Vec<(Family, Place)>,
 }
 
-/// What is needed of every run.
-struct Brief {
-    step: Option<u64>,
-    /// What there is to say of its first step, before it.
-    first: Option<BeforeFirst>,
-    heard: Timestamp,
-    is_quiet: bool,
-    has_made_its_steps: bool,
-    /// Of one that has: since when it stands in collectives all the same.
-    waits_since: Option<Timestamp>,
-    stands: bool,
-    /// Whether it was said at the tick before that nothing shows whether it hangs.
-    lacks_evidence: bool,
-    judged: Option<Judged>,
-    /// Whether who makes the others wait is to be judged by the times of its collectives.
-    asks_collectives: bool,
-    learning: Option<learning::Reading>,
-}
-
 /// Of what of a run it is known at a tick whether it is so.
 struct Known {
     /// Who makes the others wait.
@@ -103,15 +85,6 @@ struct Known {
     numbers: bool,
     /// That it stands still.
     hang: bool,
-}
-
-/// A run whose ranks say that they have made no step.
-#[derive(Debug, Clone, Copy)]
-struct BeforeFirst {
-    up_since: Timestamp,
-    /// Whether it evaluates, saves or restores.
-    is_quiet: bool,
-    activity: Option<f64>,
 }
 
 impl Detector for RunWatches {
@@ -235,7 +208,7 @@ impl Watched {
             return None;
         }
         // What was said before says nothing of now.
-        if brief.is_quiet || brief.has_made_its_steps || brief.stands {
+        if !brief.goes_on() {
             tick.runs().judge_collectives(key, None);
             return None;
         }
@@ -249,7 +222,7 @@ impl Watched {
     /// One run that goes on.
     fn judge(&mut self, key: &RunKey, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let limit_ns = self.standing.watch.limit_ns(&tick.by.hang);
-        let look = |run: &Run| brief((key, run), limit_ns, tick);
+        let look = |run: &Run| Brief::of((key, run), limit_ns, tick);
         let Some(brief) = tick.runs().look(key, look) else {
             return;
         };
@@ -314,8 +287,7 @@ impl Watched {
     /// What its machines are like now, for why it may become slower: what it does beside training says nothing of its
     /// pace.
     fn remember(&mut self, key: &RunKey, brief: &Brief, tick: &TickSnapshot<'_>) {
-        let goes_on = !brief.is_quiet && !brief.has_made_its_steps && !brief.stands;
-        let trains = brief.judged.is_some() && goes_on;
+        let trains = brief.judged.is_some() && brief.goes_on();
         if trains && self.history.is_due(tick.now) {
             let look = |run: &Run| changed::machines(key, run, tick);
             let machines = tick.runs().look(key, look);
@@ -444,47 +416,6 @@ pub(super) fn unjudged(family: Family, key: &RunKey) -> (Family, String, String)
 
 pub(super) fn is_judged(run: &Run) -> bool {
     run.facts.origin != Origin::Recorded
-}
-
-/// What is needed of a run that may stand for so long, nanoseconds.
-fn brief((key, run): (&RunKey, &Run), limit_ns: i64, tick: &TickSnapshot<'_>) -> Brief {
-    let living = || run.living().map(|(_, it)| it);
-    // One that is not heard any more goes on saying what it did then.
-    let speaking = || living().filter(|it| is_heard(it.facts.heard, tick.now));
-    let is_timed = |it: &Rank| it.collectives_from() == Some(CollectivesFrom::Plugin);
-    let heard = living().map(|it| it.facts.heard).max();
-    let startup_s = tick.by.hang.first_step_s;
-    let held = living().filter_map(|it| Some(it.ring.span()?.1)).max();
-    // Steps of long before a start of the server are not read, and the last is told by its number.
-    let told = living().filter_map(|it| it.facts.reading(training::LAST_STEP.id));
-    let told = told.map(|it| (it as u64).saturating_add(1)).max();
-    let step = held.or(told);
-    let up_since = step.is_none().then(|| run.up_without_step(tick.now));
-    let first = |up_since| BeforeFirst {
-        up_since,
-        is_quiet: speaking().any(|it| is_quiet(it, 0.0)),
-        activity: activity(living().map(|it| {
-            let gpu = tick.gpus.get(&(&*key.cluster, &*it.facts.gpu));
-            (is_heard(it.facts.heard, tick.now), gpu.copied())
-        })),
-    };
-    let is_quiet = speaking().any(|it| is_quiet(it, startup_s));
-    let has_made_its_steps = run.has_made_its_steps();
-    Brief {
-        step,
-        first: up_since.flatten().map(first),
-        heard: heard.unwrap_or_default(),
-        is_quiet,
-        has_made_its_steps,
-        waits_since: (has_made_its_steps && !is_quiet)
-            .then(|| quiet::waits_since(run, limit_ns, tick.now))
-            .flatten(),
-        lacks_evidence: run.lacks_evidence,
-        stands: run.stands_since(tick.now).is_some(),
-        judged: run.judged.clone(),
-        asks_collectives: !run.steps_tell() && living().any(is_timed),
-        learning: living().find_map(|it| learning::Reading::of(&it.facts)),
-    }
 }
 
 /// Whether what was heard then is of now.

@@ -1,19 +1,21 @@
 //! Which nodes are to be drained, and what is written of them: pure, from incidents to Kubernetes' words.
 //!
 //! A node is to be drained when an open incident of one of its GPUs, or of itself, is of broken hardware and asks for
-//! what cannot be done under a running job: a drain, a reset, a reboot, a restart of the machine, a new card. What is
-//! wrong with a cluster is no node's; what slows a node down (heat, power, a link) is told and not handed off.
+//! what cannot be done under a running job: a drain, a reset, a reboot, a restart of the machine, a new card
+//! ([`Remedy`](gpufleet_analysis::incident::Remedy)). Of one that an older version wrote that is not known until it is
+//! told again, and a GPU that is of no use counts. What is wrong with a cluster is no node's; what slows a node down
+//! (heat, power, a link) is told and not handed off.
 
 use std::collections::BTreeMap;
 
-use gpufleet_analysis::health::Asks;
 use gpufleet_analysis::incident::{Family, Incident, State};
+use gpufleet_analysis::price::Basis;
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::words::{text, xid};
+use crate::words::text;
 
 /// The node's condition.
 pub const CONDITION: &str = "GpufleetGpuBroken";
@@ -23,10 +25,6 @@ pub const TAINT: &str = "gpufleet.io/gpu-broken";
 
 /// Longest message: events take 1,024 characters.
 const MAX_MESSAGE: usize = 900;
-
-/// Words of an action that cannot be done under a running job; of an XID's the name says it, because its sentence may
-/// say more.
-const DRAINS: [&str; 5] = ["drain", "reset", "reboot", "restart vm", "replaced"];
 
 /// What is asked of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,12 +48,9 @@ pub fn is_to_be_drained(incident: &Incident) -> bool {
     let is_hardware = matches!(incident.family, Family::GpuFault | Family::Offender);
     // A card that breaks again and again is only warned of, and asks for its replacement.
     let is_bad = incident.severity == Severity::Error || incident.family == Family::Offender;
-    let is_asked = match xid::action_of(&incident.action) {
-        Some(name) => Asks::of(0, name, incident.severity).is_broken(),
-        None => {
-            let action = incident.action.to_lowercase();
-            DRAINS.iter().any(|word| action.contains(word))
-        }
+    let is_asked = match incident.remedy {
+        Some(remedy) => remedy.drains(),
+        None => incident.basis == Basis::BrokenGpu,
     };
     incident.state == State::Open
         && is_hardware
@@ -87,8 +82,13 @@ impl Ask {
     fn of(incident: &Incident) -> Self {
         let gpu = incident.place.gpu.as_deref();
         let gpu = gpu.map_or(String::new(), |it| format!(" on {it}"));
-        let (what, action) = (&incident.what, incident.action.trim_end_matches('.'));
-        let message = format!("{what}{gpu}: {action} (gpufleet incident {})", incident.id);
+        // An XID whose sender names no action asks for what its code does, and has no words.
+        let action = match incident.action.trim_end_matches('.') {
+            "" => String::new(),
+            action => format!(": {action}"),
+        };
+        let (what, id) = (&incident.what, incident.id);
+        let message = format!("{what}{gpu}{action} (gpufleet incident {id})");
         Self {
             reason: reason(&incident.what),
             message: text::harmless(&message, MAX_MESSAGE),
@@ -189,89 +189,115 @@ fn moment(at: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_analysis::incident::Place;
+    use gpufleet_analysis::health::Asks;
+    use gpufleet_analysis::incident::{Place, Remedy};
 
     use super::*;
     use crate::notify::fixture;
+    use crate::words::xid;
 
-    fn incident(what: &str, action: &str) -> Incident {
+    fn incident(what: &str, action: &str, remedy: Remedy) -> Incident {
         Incident {
             family: Family::GpuFault,
             severity: Severity::Error,
             what: what.to_owned(),
             action: action.to_owned(),
+            remedy: Some(remedy),
             place: Place::gpu("prod", "node-1", "GPU-1"),
             state: State::Open,
             ..fixture::incident(7)
         }
     }
 
+    fn fell() -> Incident {
+        incident("XID 79", "Reboot it.", Remedy::Reboot)
+    }
+
     #[test]
     fn broken_hardware_that_asks_for_a_drain_is_handed_off_and_nothing_else_is() {
-        for (what, action, expected) in [
-            ("XID 79", "reboot node", true),
-            ("XID 48", "Drain its jobs and reset the GPU.", true),
-            (
-                "a memory row could not be remapped",
-                "Have the card replaced.",
-                true,
-            ),
-            ("XID 31", "application error", false),
-            ("its readings stopped", "Run a diagnosis.", false),
+        for (remedy, expected) in [
+            (Remedy::Look, false),
+            (Remedy::Repair, false),
+            (Remedy::Diagnose, false),
+            (Remedy::Drain, true),
+            (Remedy::Reset, true),
+            (Remedy::Replace, true),
+            (Remedy::RestartVm, true),
+            (Remedy::Reboot, true),
         ] {
-            assert_eq!(
-                is_to_be_drained(&incident(what, action)),
-                expected,
-                "{what}"
-            );
+            // Whatever its words name.
+            for action in ["", "See which link it is before the GPU is reset."] {
+                let broken = incident("XID 48", action, remedy);
+                assert_eq!(is_to_be_drained(&broken), expected, "{remedy:?}");
+            }
         }
-        let mut hot = incident("hotter", "reboot node");
+        let mut hot = fell();
         hot.family = Family::Heat;
         assert!(!is_to_be_drained(&hot), "it is slow and not broken");
-        let mut over = incident("XID 79", "reboot node");
+        let mut over = fell();
         over.state = State::Resolved;
         assert!(!is_to_be_drained(&over));
-        let mut of_all = incident("XID 79", "reboot node");
+        let mut of_all = fell();
         of_all.place.node = None;
         assert!(!is_to_be_drained(&of_all), "it is the cluster's");
     }
 
     #[test]
-    fn an_xid_is_handed_off_by_the_name_of_its_action_and_not_by_its_words() {
-        for (name, expected) in [
-            ("reboot_node", true),
-            ("reset_gpu", true),
-            ("restart_vm", true),
-            ("drain_and_reset", true),
-            ("drain_peer_to_peer", false),
-            ("nvlink", false),
-            ("check_power", false),
-            ("update_software", false),
-            ("check_uvm", false),
-            ("application_error", false),
-            ("read_recovery_action", false),
+    fn an_xid_is_handed_off_by_the_name_of_its_action_and_one_of_the_users_own_by_its_code() {
+        for (code, name, expected) in [
+            (0, "reboot_node", true),
+            (0, "reset_gpu", true),
+            (0, "restart_vm", true),
+            (0, "drain_and_reset", true),
+            (0, "drain_peer_to_peer", false),
+            (0, "nvlink", false),
+            (0, "check_power", false),
+            (0, "update_software", false),
+            (0, "check_uvm", false),
+            (0, "application_error", false),
+            (0, "read_recovery_action", false),
+            (48, "page_the_night_shift", true),
+            (31, "drain_our_queue", false),
         ] {
-            let incident = incident("XID", &xid::asks(name));
-            assert_eq!(is_to_be_drained(&incident), expected, "{name}");
+            let remedy = Asks::of(code, name, Severity::Error).into();
+            let incident = incident("XID", &xid::asks(name), remedy);
+            assert_eq!(is_to_be_drained(&incident), expected, "{code} {name}");
         }
     }
 
     #[test]
+    fn of_what_an_older_version_wrote_a_gpu_that_is_of_no_use_is_handed_off() {
+        let written = serde_json::to_string(&fell()).expect("it is JSON");
+        let older = written.replace(r#""remedy":"reboot","#, "");
+        assert_ne!(older, written);
+        let mut read: Incident = serde_json::from_str(&older).expect("it is read");
+        assert_eq!(read.remedy, None);
+        assert!(is_to_be_drained(&read));
+        read.basis = Basis::GoesOn;
+        assert!(!is_to_be_drained(&read), "it may ask for a look alone");
+    }
+
+    #[test]
     fn a_node_is_asked_for_once_for_its_oldest_incident_and_only_in_its_cluster() {
-        let first = incident("XID 79", "reboot node");
+        let first = fell();
         let later = Incident {
             id: Uuid::from_u128(9),
             since: first.since.shifted(1),
-            ..incident("XID 48", "reset gpu")
+            ..incident("XID 48", "", Remedy::Reset)
         };
-        let mut elsewhere = incident("XID 79", "reboot node");
+        let mut elsewhere = fell();
         elsewhere.place = Place::gpu("other", "node-2", "GPU-2");
+        let without_words = Ask::of(&later).message;
+        assert!(
+            without_words.starts_with("XID 48 on GPU-1 (gpufleet incident"),
+            "{without_words}"
+        );
         let found = asks(&[later, first.clone(), elsewhere], "prod");
         assert_eq!(found.keys().collect::<Vec<_>>(), ["node-1"]);
         let ask = &found["node-1"];
         assert_eq!((ask.incident, ask.reason.as_str()), (first.id, "XID79"));
         assert!(
-            ask.message.starts_with("XID 79 on GPU-1: reboot node"),
+            ask.message.starts_with("XID 79 on GPU-1: Reboot it ("),
             "{}",
             ask.message
         );
@@ -279,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_condition_says_since_when_it_is_so_however_often_it_is_written() {
-        let mut ask = Ask::of(&incident("XID 79", "reboot node"));
+        let mut ask = Ask::of(&fell());
         let hours = |hours: i64| ask.since.shifted(hours * 3_600_000_000_000);
         let (first, later) = (hours(1), hours(2));
         let times = |it: &Ask, now: Timestamp| {

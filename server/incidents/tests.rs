@@ -2,32 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use gpufleet_analysis::cause::Cause;
-use gpufleet_analysis::incident::Signal;
-use gpufleet_analysis::price::{Basis, Price};
-use gpufleet_telemetry::event::Severity;
-
 use super::*;
-use crate::notify::fixture::{after, settings};
+use crate::notify::fixture::{after, settings, trouble};
 use crate::notify::group::MAX_MEMBERS;
 use crate::notify::settings::Kind;
-
-/// A trouble in a cluster of its own, so that no other is the same.
-fn trouble(number: usize) -> Signal {
-    Signal {
-        family: Family::GpuFault,
-        place: Place::gpu(&format!("cluster-{number}"), "node-1", "GPU-1"),
-        severity: Severity::Error,
-        what: "XID 79".to_owned(),
-        action: String::new(),
-        cause: Cause::GpuFault,
-        since: None,
-        readings: Vec::new(),
-        price: Price::none(Basis::GoesOn),
-        confidence: None,
-        booted_at: None,
-    }
-}
 
 #[test]
 fn what_a_group_had_no_room_for_is_told_once_there_is_some_although_it_has_not_changed() {

@@ -1,9 +1,9 @@
-//! Incidents and settings for the tests of this module.
+//! Incidents, what detectors say of them, and settings, for tests.
 
 use gpufleet_analysis::cause::Cause;
-use gpufleet_analysis::incident::{Family, Incident, Place, State};
+use gpufleet_analysis::incident::{Family, Incident, Place, Remedy, Signal, State};
 use gpufleet_analysis::lost::{Losing, Lost};
-use gpufleet_analysis::price::{Basis, Stake};
+use gpufleet_analysis::price::{Basis, Price, Stake};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
@@ -27,6 +27,7 @@ pub(crate) fn incident(number: u128) -> Incident {
         severity: Severity::Error,
         what: "XID 79".to_owned(),
         action: "Reboot it.".to_owned(),
+        remedy: Some(Remedy::Reboot),
         cause: Cause::GpuFault,
         confidence: None,
         places: 1,
@@ -53,6 +54,29 @@ pub(crate) fn incident(number: u128) -> Incident {
         silenced_alone_until: None,
         log: Vec::new(),
     }
+}
+
+/// A detector's word of a broken GPU at this place.
+pub(crate) fn broken(place: Place) -> Signal {
+    Signal {
+        family: Family::GpuFault,
+        place,
+        severity: Severity::Error,
+        what: "XID 79".to_owned(),
+        action: String::new(),
+        remedy: Remedy::Look,
+        cause: Cause::GpuFault,
+        since: None,
+        readings: Vec::new(),
+        price: Price::none(Basis::GoesOn),
+        confidence: None,
+        booted_at: None,
+    }
+}
+
+/// The same in a cluster of its own, so that no other is the same trouble.
+pub(crate) fn trouble(number: usize) -> Signal {
+    broken(Place::gpu(&format!("cluster-{number}"), "node-1", "GPU-1"))
 }
 
 /// Channels with these names and kinds, and no routes.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::incident::{Family, Incident, Place, Signal};
+use gpufleet_analysis::incident::{Family, Incident, Place, Remedy, Signal};
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
@@ -130,6 +130,7 @@ fn signal(
         severity: Severity::Error,
         what: what.to_owned(),
         action,
+        remedy: Remedy::Look,
         cause: Cause::Connection,
         since,
         readings,
@@ -152,20 +153,10 @@ mod tests {
     use crate::config::Config;
     use crate::hand::Hand;
     use crate::lead::Lead;
-    use crate::notify::fixture::{START, after, settings};
+    use crate::notify::fixture::{START, after, settings, trouble};
     use crate::notify::lane::Outcome;
     use crate::notify::settings::Kind;
     use crate::store::{Store, StoreConfig};
-
-    /// A trouble in a cluster of its own, so that no other is the same.
-    fn trouble(number: usize) -> Signal {
-        let place = Place::gpu(&format!("cluster-{number}"), "node-1", "GPU-1");
-        Signal {
-            family: Family::GpuFault,
-            place,
-            ..signal("", "XID 79", String::new(), None, Vec::new())
-        }
-    }
 
     /// The whole way from signals to messages: what has no room in the book is told in number.
     #[tokio::test]

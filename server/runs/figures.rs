@@ -253,10 +253,11 @@ fn tokens_per_second(rank: &Rank) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_telemetry::training::{Ended, Mesh};
+    use gpufleet_telemetry::training::Mesh;
 
-    use super::super::facts::{Occasion, RankEnd};
     use super::*;
+    use crate::runs::facts::Occasion;
+    use crate::runs::fixture;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_seconds(1_790_000_000 + seconds)
@@ -264,16 +265,14 @@ mod tests {
 
     /// A rank at this place of the mesh that is given a thousand tokens a second.
     fn rank(number: usize, mesh: &str) -> Rank {
-        let mut rank = Rank::default();
-        rank.facts.gpu = format!("GPU-{number}").into();
-        rank.facts.mesh = Mesh::parse(mesh);
-        rank.facts.readings = vec![
-            (training::STEPS.id, 100.0),
-            (training::TOKENS.id, 100_000.0),
-            (training::LAST_STEP.id, 100.0),
-            (training::STEP_WALL.id, 100.0),
+        let told = [
+            (training::STEPS, 100.0),
+            (training::TOKENS, 100_000.0),
+            (training::LAST_STEP, 100.0),
+            (training::STEP_WALL, 100.0),
         ];
-        rank.facts.readings.sort_by_key(|it| it.0);
+        let mut rank = fixture::rank(&format!("GPU-{number}"), &told);
+        rank.facts.mesh = Mesh::parse(mesh);
         rank
     }
 
@@ -325,16 +324,7 @@ mod tests {
         assert_eq!(figures(&run), (Some(4_000.0), 4, 0));
         let end = |run: &mut Run, number: u32, seconds: i64| {
             let rank = run.ranks.get_mut(&number).expect("a rank");
-            rank.facts.end = Some(RankEnd {
-                at: at(seconds),
-                ended: Ended::Vanished,
-                exit_status: None,
-                signal: None,
-                oom_kills: None,
-                step: None,
-                checkpoint_step: None,
-                phase: None,
-            });
+            rank.facts.end = Some(fixture::vanished(at(seconds)));
         };
         end(&mut run, 2, 60);
         end(&mut run, 3, 100);

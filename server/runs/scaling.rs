@@ -73,21 +73,19 @@ mod tests {
     use gpufleet_telemetry::catalog::training;
 
     use super::*;
-    use crate::runs::Rank;
+    use crate::runs::fixture;
 
     /// A run of so many ranks, one GPU each, of this many tokens and seconds a step.
     fn run(ranks: u32, tokens: f64, seconds: f64) -> Run {
         let mut run = Run::default();
         for number in 0..ranks {
-            let mut rank = Rank::default();
-            rank.facts.gpu = format!("GPU-{number}").into();
-            rank.facts.readings = vec![
-                (training::STEPS.id, 100.0),
-                (training::STEP_WALL.id, 100.0 * seconds),
-                (training::TOKENS.id, 100.0 * tokens / f64::from(ranks)),
+            let told = [
+                (training::STEPS, 100.0),
+                (training::STEP_WALL, 100.0 * seconds),
+                (training::TOKENS, 100.0 * tokens / f64::from(ranks)),
             ];
+            let mut rank = fixture::rank(&format!("GPU-{number}"), &told);
             rank.facts.readings.retain(|it| it.1 > 0.0);
-            rank.facts.readings.sort_by_key(|it| it.0);
             run.ranks.insert(number, rank);
         }
         run

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::incident::{Family, Place, Signal, Tick};
+use gpufleet_analysis::incident::{Family, Place, Remedy, Signal, Tick};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::Unit;
@@ -166,6 +166,7 @@ fn signal() -> Signal {
         severity: Severity::Error,
         what: HOSTILE.to_owned(),
         action: "Drain the node and reboot it.".to_owned(),
+        remedy: Remedy::Reboot,
         cause: Cause::GpuFault,
         since: Some(fixture::NOW.shifted(-3_600_000_000_000)),
         readings: vec![Reading::new("temperature", 91.0, Some(60.0), Unit::Celsius)],

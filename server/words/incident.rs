@@ -2,7 +2,7 @@
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::health::Asks;
-use gpufleet_analysis::incident::{Evidence, Family, Incident, Place, State};
+use gpufleet_analysis::incident::{Evidence, Family, Incident, Place, Remedy, State};
 use gpufleet_analysis::lost::{Losing, Lost};
 use gpufleet_analysis::price::Figure;
 use gpufleet_telemetry::catalog::{self, Unit};
@@ -19,8 +19,9 @@ pub(crate) fn is_only_unseen(incident: &Incident) -> bool {
     let Some(code) = xid_of(incident) else {
         return false;
     };
-    let action = xid::action_of(&incident.action).unwrap_or_default();
-    !Asks::of(code, action, incident.severity).is_owed()
+    // What an older version wrote says no more than its code.
+    let by_code = || Remedy::from(Asks::of(code, "", incident.severity));
+    !incident.remedy.unwrap_or_else(by_code).is_owed()
 }
 
 /// The XID that an incident is of, where it is one alone.
@@ -286,22 +287,22 @@ mod tests {
 
     #[test]
     fn an_xid_that_no_reset_ends_is_only_not_seen_again() {
-        for (what, action, is_unseen) in [
-            ("XID 159", xid::asks("check_uvm"), true),
-            ("XID 13", xid::asks("page_the_night_shift"), true),
-            ("XID 48", xid::asks("reset_gpu"), false),
-            ("XID 48", xid::asks("page_the_night_shift"), false),
-            ("XID 74", xid::asks("nvlink"), false),
-            (
-                "XID 13 in several jobs",
-                "Run a diagnosis.".to_owned(),
-                false,
-            ),
-            ("lost", String::new(), false),
+        for (what, remedy, is_unseen) in [
+            ("XID 159", Some(Remedy::Look), true),
+            ("XID 48", Some(Remedy::Look), true),
+            ("XID 48", Some(Remedy::Reset), false),
+            ("XID 79", Some(Remedy::Reboot), false),
+            ("XID 151", Some(Remedy::RestartVm), false),
+            ("XID 74", Some(Remedy::Repair), false),
+            ("XID 13 in several jobs", Some(Remedy::Diagnose), false),
+            ("lost", Some(Remedy::Look), false),
+            ("XID 159", None, true),
+            ("XID 48", None, false),
+            ("XID 74", None, false),
         ] {
             let mut incident = fixture::incident(1);
-            (incident.what, incident.action) = (what.to_owned(), action);
-            assert_eq!(is_only_unseen(&incident), is_unseen, "{what}");
+            (incident.what, incident.remedy) = (what.to_owned(), remedy);
+            assert_eq!(is_only_unseen(&incident), is_unseen, "{what} {remedy:?}");
         }
     }
 

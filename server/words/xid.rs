@@ -5,7 +5,7 @@
 
 use gpufleet_analysis::health::xid::is_of_nvlink;
 
-/// What each action of the shipped table and each recovery action of the driver asks for; none ends as another does.
+/// What each action of the shipped table and each recovery action of the driver asks for.
 const ACTIONS: [(&str, &str); 12] = [
     (
         "application_error",
@@ -52,13 +52,6 @@ pub fn asks(action: &str) -> String {
     known.map_or_else(|| action.replace('_', " "), |it| it.1.to_owned())
 }
 
-/// The name of the action that this text asks for, where it is one of [`asks`]; the text of an older version has what
-/// happened before it.
-pub fn action_of(text: &str) -> Option<&'static str> {
-    let asks = |(_, sentence): &&(&str, &str)| text.ends_with(*sentence);
-    ACTIONS.iter().find(asks).map(|(name, _)| *name)
-}
-
 /// What an XID of this code says of the card or its links, to go on behind its number; none of one that breaks neither.
 pub const fn happened(code: u32) -> Option<&'static str> {
     Some(match code {
@@ -84,7 +77,7 @@ mod tests {
     const FACTS: &str = include_str!("../../telemetry/catalog/driver_facts.txt");
 
     #[test]
-    fn every_action_of_the_agents_table_is_a_sentence_by_which_it_is_known_again() {
+    fn every_action_of_the_agents_table_is_a_sentence() {
         let of = |line: &'static str| line.strip_prefix("xid ").or(line.strip_prefix("action "));
         let rows = FACTS.lines().filter_map(of);
         let names = rows.filter_map(|row| row.split(' ').next_back());
@@ -93,12 +86,11 @@ mod tests {
         for name in names {
             let text = asks(name);
             assert!(text.ends_with('.'), "{text}");
-            assert_eq!(action_of(&text), Some(name), "{text}");
         }
     }
 
     #[test]
-    fn a_name_that_is_not_in_the_table_stays_as_it_is_and_an_older_text_is_known_by_its_end() {
+    fn a_name_that_is_not_in_the_table_stays_as_it_is() {
         for (action, expected) in [
             ("reboot_node", "Drain the node and reboot it."),
             ("page_the_night_shift", "page the night shift"),
@@ -106,9 +98,5 @@ mod tests {
         ] {
             assert_eq!(asks(action), expected);
         }
-        let older = "The GPU fell off the bus. Drain the node and reboot it.";
-        assert_eq!(action_of(older), Some("reboot_node"));
-        assert_eq!(action_of("page the night shift"), None);
-        assert_eq!(action_of(""), None);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gpufleet_analysis::cause::Cause;
-use gpufleet_analysis::incident::{Family, Nodes, Place, Signal, Tick};
+use gpufleet_analysis::incident::{Family, Nodes, Place, Remedy, Signal, Tick};
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_program::clock::SystemClock;
 use gpufleet_server::App;
@@ -164,6 +164,7 @@ fn signal(place: &Place, now: Timestamp) -> Signal {
         severity: Severity::Error,
         what: "XID 79".to_owned(),
         action: "drain the node and reboot it".to_owned(),
+        remedy: Remedy::Reboot,
         cause: Cause::GpuFault,
         since: Some(now),
         readings: Vec::new(),

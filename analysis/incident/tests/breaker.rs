@@ -72,6 +72,7 @@ fn the_same_trouble_of_many_runs_is_one_incident_with_the_price_of_all_and_resol
         let mut again = all[7].clone();
         again.place.rank = Some(4);
         all.push(again);
+        all.iter_mut().for_each(|it| it.remedy = Remedy::Drain);
         let id = Uuid::from_u128(1);
         assert_eq!(world.tick(&all), [Change::Opened(id)], "{family:?}");
         let open = world.open()[0];
@@ -80,6 +81,7 @@ fn the_same_trouble_of_many_runs_is_one_incident_with_the_price_of_all_and_resol
         assert_eq!(open.evidence.len(), MAX_EVIDENCE, "some are named");
         assert!(open.evidence.iter().all(|it| it.place.run.is_some()));
         assert!(open.action.contains("share"), "{}", open.action);
+        assert_eq!(open.remedy, Some(Remedy::Look), "of none of their nodes");
         // They are well again one by one: it goes on with the last ones, however few, and ends with them.
         world.ticks(60, &of_runs(family, 197..200));
         assert_eq!(counted(&world), (3, 0));

@@ -214,16 +214,22 @@ fn a_broken_node_explains_what_its_ranks_do_for_any_cause() {
 #[test]
 fn of_what_is_wrong_with_one_gpu_an_incident_has_the_words_of_what_asks_for_most_and_is_told_still()
 {
-    let of = |what: &str, action: &str| Signal {
+    let of = |what: &str, action: &str, remedy: Remedy| Signal {
         severity: Severity::Error,
         action: action.to_owned(),
+        remedy,
         ..told(Family::GpuFault, gpu(7, 3), (what, Cause::GpuFault))
     };
-    let repeated = of("XID 31 in several jobs", "Run a diagnosis.");
-    let fell = of("XID 79", "Drain the node and reboot it.");
+    let repeated = of(
+        "XID 31 in several jobs",
+        "Run a diagnosis.",
+        Remedy::Diagnose,
+    );
+    let fell = of("XID 79", "Drain the node and reboot it.", Remedy::Reboot);
     let row = of(
         "a memory row could not be remapped",
         "Have the card replaced.",
+        Remedy::Replace,
     );
     let mut world = World::new();
     world.ticks(3, std::slice::from_ref(&repeated));
@@ -244,8 +250,9 @@ fn of_what_is_wrong_with_one_gpu_an_incident_has_the_words_of_what_asks_for_most
     let notes = notes.filter(|it| matches!(it.happened, Happened::Note(_)));
     assert_eq!(notes.count(), 2, "the log says both");
     // What asks for as much takes no words away, whichever is told first.
-    let reset = of("XID 48", "Drain its jobs and reset the GPU.");
-    let ecc = of("memory errors", "Drain its jobs and reset the GPU.");
+    let action = "Drain its jobs and reset the GPU.";
+    let reset = of("XID 48", action, Remedy::Reset);
+    let ecc = of("memory errors", action, Remedy::Reset);
     let mut world = World::new();
     world.tick(std::slice::from_ref(&reset));
     world.ticks(3, &[ecc.clone(), reset]);
@@ -283,4 +290,47 @@ fn a_slow_link_somewhere_in_a_run_is_why_that_is_slower_and_not_why_one_of_its_r
             assert!(said.eq([incident.family.name(), "slower"]), "{incident:#?}");
         }
     }
+}
+
+/// What an action asks for is its value: its words may name what is not asked for.
+#[test]
+fn words_that_name_a_reboot_without_asking_for_one_take_no_words_away() {
+    let of = |what: &str, action: &str, remedy: Remedy| Signal {
+        severity: Severity::Error,
+        action: action.to_owned(),
+        remedy,
+        ..told(Family::GpuFault, gpu(7, 3), (what, Cause::GpuFault))
+    };
+    let reset = of("XID 48", "Drain it and reset the GPU.", Remedy::Reset);
+    let look = of("odd", "See whether a reboot mended it.", Remedy::Look);
+    let mut world = World::new();
+    world.tick(std::slice::from_ref(&reset));
+    world.ticks(3, &[look.clone(), reset]);
+    assert_eq!(world.open()[0].what, "XID 48");
+    world.ticks(3, &[look]);
+    assert_eq!(world.open()[0].remedy, Some(Remedy::Look));
+}
+
+#[test]
+fn what_an_older_version_wrote_asks_for_what_it_is_told_with_now_and_is_no_news_for_it() {
+    let of = |what: &str, remedy: Remedy| Signal {
+        severity: Severity::Error,
+        remedy,
+        ..told(Family::GpuFault, gpu(7, 3), (what, Cause::GpuFault))
+    };
+    let (fell, failed) = (of("XID 79", Remedy::Reboot), of("row", Remedy::Replace));
+    let mut world = World::new();
+    world.tick(std::slice::from_ref(&fell));
+    let stored = serde_json::to_string(&world.open()).expect("it is JSON");
+    let older = stored.replace(r#""remedy":"reboot","#, "");
+    assert_ne!(older, stored);
+    let read: Vec<Incident> = serde_json::from_str(&older).expect("it is read");
+    assert_eq!(read[0].remedy, None);
+    world.book = Book::restored(read, world.now);
+    // What is told before its own words are does not take them away.
+    world.ticks(2, std::slice::from_ref(&failed));
+    assert_eq!(world.open()[0].what, "XID 79");
+    assert_eq!(world.ticks(2, &[fell, failed]), []);
+    let now = world.open()[0];
+    assert_eq!((&*now.what, now.remedy), ("XID 79", Some(Remedy::Reboot)));
 }

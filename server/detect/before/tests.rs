@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::cause::Cause;
-use gpufleet_analysis::incident::{Book, Nodes, Tick};
+use gpufleet_analysis::incident::{Book, Nodes, Remedy, Tick};
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
@@ -25,6 +25,7 @@ fn signal(family: Family, place: Place, what: &str) -> Signal {
         severity: Severity::Warning,
         what: what.to_owned(),
         action: String::new(),
+        remedy: Remedy::Look,
         cause: Cause::Unknown,
         since: Some(later(-60)),
         readings: vec![Reading::new("count", 1.0, Some(18.0), Unit::Count)],

@@ -1,9 +1,10 @@
 //! What is wrong with a GPU in the words of incidents, and what is to be done.
 
 use gpufleet_analysis::cause::{Cause, NVLINKS_UP, Reading, pcie_readings};
-use gpufleet_analysis::health::{self, Finding, Kind, Pcie};
-use gpufleet_analysis::incident::Family;
+use gpufleet_analysis::health::{self, Asks, Finding, Kind, Pcie};
+use gpufleet_analysis::incident::{Family, Remedy};
 use gpufleet_telemetry::catalog::Unit;
+use gpufleet_telemetry::event::Severity;
 
 use super::{GpuSnapshot, Like};
 use crate::fleet::LiveXid;
@@ -80,40 +81,52 @@ fn pcie(seen: &GpuSnapshot, finding: &Finding) -> String {
 }
 
 /// What to do where no more is known than that a GPU is broken.
-pub(super) const BROKEN: &str = "Drain the node; reset the GPU or reboot the node.";
+pub(super) const BROKEN: (&str, Remedy) = (
+    "Drain the node; reset the GPU or reboot the node.",
+    Remedy::Reboot,
+);
 
-/// What the driver asks for (field 230), and what to do about it.
-pub(super) fn recovery(code: u64) -> (String, String) {
+/// What the driver asks for (field 230), and what to do about it, in words and as a value.
+pub(super) fn recovery(code: u64) -> (String, (String, Remedy)) {
     let asked = recovery_action(code);
     let name = match code {
         1 => "reset_gpu",
         2 => "reboot_node",
         3 => "drain_peer_to_peer",
         4 => "drain_and_reset",
-        _ => return (format!("the driver asks for {asked}"), BROKEN.to_owned()),
+        _ => {
+            let (action, remedy) = BROKEN;
+            let what = format!("the driver asks for {asked}");
+            return (what, (action.to_owned(), remedy));
+        }
     };
-    (format!("the driver asks to {asked}"), xid::asks(name))
+    // Its name says it all: it is no XID of any code.
+    let remedy = Asks::of(0, name, Severity::Error).into();
+    let what = format!("the driver asks to {asked}");
+    (what, (xid::asks(name), remedy))
 }
 
-pub(super) fn action(seen: &GpuSnapshot, finding: &Finding) -> String {
+/// What to do about a finding, in words and as a value.
+pub(super) fn action(seen: &GpuSnapshot, finding: &Finding) -> (String, Remedy) {
     if let Kind::Xid(code) = finding.kind {
-        return newest(seen, code).map_or_else(String::new, |it| xid::asks(&it.action));
+        let told = newest(seen, code).map(|it| (xid::asks(&it.action), it.asks().into()));
+        return told.unwrap_or((String::new(), Remedy::Look));
     }
     // The driver may not list it any more: then there is nothing to diagnose.
     if finding.kind == Kind::Vanished {
         let look = "See on its node whether nvidia-smi -L lists it, and what dmesg says of it.";
-        return look.to_owned();
+        return (look.to_owned(), Remedy::Look);
     }
-    match finding.action {
-        health::Action::Watch => "Keep an eye on it.",
-        health::Action::CheckCoolingOrPower => "Look at cooling and power.",
-        health::Action::DrainAndReset => "Drain its jobs and reset the GPU.",
-        health::Action::DrainAndReboot => "Drain the node and reboot it.",
-        health::Action::Replace => "Have the card replaced.",
-        health::Action::Diagnose => "Run a diagnosis.",
-        health::Action::AsTheTableSays => "",
-    }
-    .to_owned()
+    let (action, remedy) = match finding.action {
+        health::Action::Watch => ("Keep an eye on it.", Remedy::Look),
+        health::Action::CheckCoolingOrPower => ("Look at cooling and power.", Remedy::Look),
+        health::Action::DrainAndReset => ("Drain its jobs and reset the GPU.", Remedy::Reset),
+        health::Action::DrainAndReboot => ("Drain the node and reboot it.", Remedy::Reboot),
+        health::Action::Replace => ("Have the card replaced.", Remedy::Replace),
+        health::Action::Diagnose => ("Run a diagnosis.", Remedy::Diagnose),
+        health::Action::AsTheTableSays => ("", Remedy::Look),
+    };
+    (action.to_owned(), remedy)
 }
 
 /// What was read, beside what it is held against; nothing where its words say it all.

@@ -2,7 +2,7 @@
 //! it means. A limit is the same here as in its rule in `alerts/rules/`, which fires when no server does.
 
 use gpufleet_analysis::cause::Cause;
-use gpufleet_analysis::incident::Family;
+use gpufleet_analysis::incident::{Family, Remedy};
 use gpufleet_analysis::limit::Test;
 use gpufleet_analysis::price::Basis;
 use gpufleet_telemetry::catalog::{Metric, Unit, gpu, node, serving, training};
@@ -32,6 +32,8 @@ pub(in crate::detect) struct Limit {
     /// Why it has no price, unless a run that fails of it, or the GPU, says more.
     pub(in crate::detect) price: Basis,
     pub(in crate::detect) action: &'static str,
+    /// What the action asks for.
+    pub(in crate::detect) remedy: Remedy,
     /// What the reading is called beside its limit, and its unit.
     pub(in crate::detect) reading: (&'static str, Unit),
 }
@@ -139,6 +141,7 @@ const fn limit(
         what,
         price,
         action: "",
+        remedy: Remedy::Look,
         reading: ("reading", Unit::Count),
     }
 }
@@ -262,6 +265,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
     Limit {
         cause: Cause::Nvlink,
         action: "Drain its jobs and reset the GPU; a link that goes and comes again is for the vendor.",
+        remedy: Remedy::Reset,
         reading: ("times down and back within the hour", Unit::Count),
         ..limit(
             "link_flaps",
@@ -275,6 +279,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
     Limit {
         cause: Cause::Nvlink,
         action: "Drain its jobs and reset the GPU.",
+        remedy: Remedy::Reset,
         reading: ("recoveries that failed", Unit::Count),
         ..limit(
             "nvlink_errors",
@@ -289,6 +294,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
         for_ns: 5 * MINUTE,
         cause: Cause::Nvlink,
         action: "Drain its jobs and reset the GPU.",
+        remedy: Remedy::Reset,
         reading: ("errors a second", Unit::Count),
         ..limit(
             "nvlink_errors",
@@ -303,6 +309,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
         for_ns: 5 * MINUTE,
         cause: Cause::Nvlink,
         action: "Look at the fabric manager's log; reset the GPU when its jobs are drained.",
+        remedy: Remedy::Reset,
         reading: ("degraded", Unit::Flag),
         ..limit(
             "fabric_degraded",
@@ -317,6 +324,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
         severity: Severity::Error,
         cause: Cause::Pcie,
         action: "Drain the node: the GPU often falls off the bus next.",
+        remedy: Remedy::Drain,
         reading: ("fatal errors", Unit::Count),
         ..limit(
             "pcie_fatal_errors",
@@ -331,6 +339,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
         severity: Severity::Error,
         cause: Cause::GpuFault,
         action: "Drain its jobs and reset the GPU: what it computed is not to be trusted.",
+        remedy: Remedy::Reset,
         reading: ("errors not corrected", Unit::Count),
         ..limit(
             "sram_uncorrected",
@@ -346,6 +355,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
         severity: Severity::Error,
         cause: Cause::GpuFault,
         action: "Have the card replaced.",
+        remedy: Remedy::Replace,
         reading: ("over the vendor's limit", Unit::Flag),
         ..limit(
             "sram_threshold_exceeded",

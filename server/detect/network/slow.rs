@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gpufleet_analysis::cause::{self, Cause, Reading};
-use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::incident::{Family, Place, Remedy, Signal};
 use gpufleet_analysis::port::{self, Port, Sign};
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::slow_link::{Finding, MAX_ENDS, Suspect};
@@ -79,12 +79,14 @@ pub(super) fn signal(finding: &Finding, around: &LinkContext<'_>) -> Signal {
     };
     let mut readings = vec![bandwidth, like];
     readings.extend(told.readings);
+    let (action, remedy) = action(finding);
     Signal {
         family: Family::Link,
         place,
         severity: Severity::Warning,
         what,
-        action: action(finding).to_owned(),
+        action: action.to_owned(),
+        remedy,
         cause: told.cause.unwrap_or(match finding.is_across {
             true => Cause::Network,
             false => Cause::Unknown,
@@ -122,8 +124,9 @@ fn of_one(is_across: bool) -> String {
     .to_owned()
 }
 
-const fn action(finding: &Finding) -> &'static str {
-    match (finding.is_across, &finding.suspect) {
+/// What to do about it, in words and as a value.
+const fn action(finding: &Finding) -> (&'static str, Remedy) {
+    let action = match (finding.is_across, &finding.suspect) {
         (true, Suspect::Pair(..)) => {
             "Look at the ports of both nodes, their cables and the switches between them; measure the pair with nccl-tests or ib_write_bw."
         }
@@ -134,9 +137,11 @@ const fn action(finding: &Finding) -> &'static str {
             "Look at the port, its cable, its optic and the switch's port; have the scheduler avoid the node meanwhile."
         }
         (false, _) => {
-            "Look at nvidia-smi nvlink -s and nvidia-smi topo -m, and at PCIe's width; drain the node and run a diagnosis."
+            let action = "Look at nvidia-smi nvlink -s and nvidia-smi topo -m, and at PCIe's width; drain the node and run a diagnosis.";
+            return (action, Remedy::Drain);
         }
-    }
+    };
+    (action, Remedy::Look)
 }
 
 /// The nodes of a suspect, with the GPU where it is one.

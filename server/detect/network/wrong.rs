@@ -1,7 +1,7 @@
 //! A run whose traffic takes the wrong way, in words and with a price.
 
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::incident::{Family, Place, Remedy, Signal};
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::wrong_network::Finding;
 use gpufleet_telemetry::catalog::Unit;
@@ -42,6 +42,7 @@ pub(super) fn signal(
         severity: Severity::Warning,
         what: WHAT.to_owned(),
         action: action(finding, kind),
+        remedy: Remedy::Look,
         cause: Cause::Network,
         since: None,
         readings: vec![

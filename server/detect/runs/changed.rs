@@ -5,7 +5,7 @@
 
 use gpufleet_analysis::cause::before::{self, History, Machines};
 use gpufleet_analysis::cause::{Cause, Reading, Verdict};
-use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::incident::{Family, Place, Remedy, Signal};
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
@@ -81,12 +81,14 @@ pub(super) fn slower(
     readings.extend(every);
     readings.extend(of_place.into_iter().flatten());
     readings.extend(why.0.into_iter().flat_map(|it| it.readings));
+    let (action, remedy) = action_of_run(cause, &untold);
     Signal {
         family: Family::Slower,
         place: at.unwrap_or_else(|| place(run, None)),
         severity: Severity::Warning,
         what: Slowdown::WHAT.to_owned(),
-        action: action_of_run(cause, &untold),
+        action,
+        remedy,
         cause,
         // It is sure only some twenty steps later, which with long steps is many minutes.
         since: Some(slowdown.began_at),
@@ -118,7 +120,7 @@ fn changed_with(slowdown: &Slowdown, history: &History) -> (Verdict, Vec<&'stati
 }
 
 /// What to do about a run that became slower.
-fn action_of_run(cause: Cause, untold: &[&str]) -> String {
+fn action_of_run(cause: Cause, untold: &[&str]) -> (String, Remedy) {
     let known = match cause {
         Cause::HostCpu | Cause::HostMemory => {
             "Look what else runs on its nodes since, and whether its pods have the CPUs and the memory they ask for."
@@ -132,7 +134,7 @@ fn action_of_run(cause: Cause, untold: &[&str]) -> String {
         Cause::Unknown => {
             let begin =
                 "Compare with the time before on the job's page: what changed in what it computes.";
-            return match untold {
+            let action = match untold {
                 [] => format!(
                     "{begin} Nothing that is read of its waits and machines changed with it."
                 ),
@@ -141,8 +143,12 @@ fn action_of_run(cause: Cause, untold: &[&str]) -> String {
                     untold.join(", ")
                 ),
             };
+            return (action, Remedy::Look);
         }
-        cause => slow::action(cause),
+        cause => {
+            let (action, remedy) = slow::action(cause);
+            return (action.to_owned(), remedy);
+        }
     };
-    known.to_owned()
+    (known.to_owned(), Remedy::Look)
 }

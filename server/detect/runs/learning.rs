@@ -12,7 +12,7 @@
 //! Limits: the first rank that reads a loss speaks for the run; at most [`MOST_STEPS`] steps of a tick.
 
 use gpufleet_analysis::cause::{Cause, Reading as Evidence};
-use gpufleet_analysis::incident::{Family, Signal};
+use gpufleet_analysis::incident::{Family, Remedy, Signal};
 use gpufleet_analysis::loss::{Finding, Step, Thresholds, Trouble, Watch};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
@@ -288,6 +288,7 @@ impl Wrong {
             },
             what: what.to_owned(),
             action: action.to_owned(),
+            remedy: Remedy::Look,
             cause: Cause::Program,
             since: Some(self.since.min(now)),
             readings: readings.into_iter().flatten().collect(),

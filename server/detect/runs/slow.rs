@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use gpufleet_analysis::cause::before::History;
 use gpufleet_analysis::cause::{self, Cause, Looks, Pair, Reading};
 use gpufleet_analysis::health::xid::{Asks, is_of_nvlink};
-use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::incident::{Family, Place, Remedy, Signal};
 use gpufleet_analysis::ledger::Reason;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::robust::median;
@@ -205,6 +205,7 @@ fn of_straggler(
     }
     readings.extend(why.0.iter().flat_map(|it| it.readings.iter().cloned()));
     readings.extend(read.beside());
+    let (action, remedy) = action(why.cause());
     Signal {
         family: Family::Straggler,
         place,
@@ -214,7 +215,8 @@ fn of_straggler(
             Confidence::Medium | Confidence::High => "makes the other ranks wait",
         }
         .to_owned(),
-        action: action(why.cause()).to_owned(),
+        action: action.to_owned(),
+        remedy,
         cause: why.cause(),
         since: judged.since.get(&straggler.rank).copied(),
         readings,
@@ -224,16 +226,17 @@ fn of_straggler(
     }
 }
 
-/// What to do about a slow rank.
-pub(in crate::detect) const fn action(cause: Cause) -> &'static str {
-    match cause {
+/// What to do about a slow rank, in words and as a value.
+pub(in crate::detect) const fn action(cause: Cause) -> (&'static str, Remedy) {
+    let action = match cause {
+        Cause::GpuFault | Cause::GpuMemory | Cause::Pcie | Cause::Nvlink => {
+            let action = "Drain the node and run a diagnosis of this GPU.";
+            return (action, Remedy::Drain);
+        }
         Cause::Heat | Cause::PowerBrake | Cause::PowerCap => {
             "Look at the node's cooling and power; have the scheduler avoid it meanwhile."
         }
         Cause::Clocks => "Look who set the clocks: nvidia-smi -q -d CLOCK; -rgc resets them.",
-        Cause::GpuFault | Cause::GpuMemory | Cause::Pcie | Cause::Nvlink => {
-            "Drain the node and run a diagnosis of this GPU."
-        }
         Cause::HostCpu | Cause::HostMemory => {
             "Look what else runs on the node, and whether the pod has the CPUs and the memory it asks for."
         }
@@ -241,7 +244,8 @@ pub(in crate::detect) const fn action(cause: Cause) -> &'static str {
             "Look at this rank's input: its storage, its number of workers, its share of the data."
         }
         _ => "Look at its GPU and node; have the scheduler avoid them if it stays so.",
-    }
+    };
+    (action, Remedy::Look)
 }
 
 /// A run whose steps take longer than those of the runs before it.
@@ -254,6 +258,7 @@ fn slower_than_before(run: &RunSnapshot, before: &SlowerThanBefore, gpus: &Gpus<
         severity: Severity::Warning,
         what: SlowerThanBefore::WHAT.to_owned(),
         action: "It is made of the same as they were: compare it with one of them, and look at its machines, its data and the network.".to_owned(),
+        remedy: Remedy::Look,
         cause: Cause::Unknown,
         since: Some(before.since),
         readings: vec![

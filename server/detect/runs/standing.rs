@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use gpufleet_analysis::cause::{self, Reading};
 use gpufleet_analysis::hang::{self, Evidence, Hang, Verdict, Watch};
-use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::incident::{Family, Place, Remedy, Signal};
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::straggler::Confidence;
 use gpufleet_telemetry::catalog::Unit;
@@ -109,13 +109,12 @@ pub(super) fn judge(
     let places = Places::of(around.run, around.entered, &kept.watch, now);
     let ranks = around.run.ranks.iter();
     let first = brief.first;
-    let is_over = brief.has_made_its_steps && brief.waits_since.is_none();
     let at = hang::Tick {
         now,
         step: brief.step,
         up_since: first.map(|it| it.up_since),
         is_heard: is_heard(brief.heard, now),
-        is_quiet: first.map_or(brief.is_quiet || is_over, |it| it.is_quiet),
+        is_quiet: first.map_or(brief.rests(), |it| it.is_quiet),
         activity: match first {
             Some(first) => first.activity,
             None => activity(ranks.map(|it| {
@@ -234,6 +233,7 @@ fn told(
         severity,
         what: words(around, hang, places, suspect, tick.now),
         action: action.to_owned(),
+        remedy: Remedy::Look,
         cause: why.cause(),
         since: Some(hang.since),
         readings,

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 
 use gpufleet_analysis::straggler::Verdict;
 use gpufleet_telemetry::steps::{StepBlock, StepTimes};
-use gpufleet_telemetry::training::Ended;
 
-use super::super::Judged;
-use super::super::facts::RankEnd;
 use super::*;
+use crate::runs::{Judged, fixture};
 
 const CARD: &str = "NVIDIA H100 80GB HBM3";
 const PEAK: f64 = 989.4e12;
@@ -21,12 +19,9 @@ fn now() -> Timestamp {
 fn run(told: &[(Metric, f64)]) -> Run {
     let steps = [(training::STEPS, 10.0), (training::STEP_WALL, 10.0)];
     let flops = told.iter().map(|(metric, it)| (*metric, it * 10.0));
-    let readings = steps.into_iter().chain(flops);
-    let mut rank = Rank::default();
-    rank.facts.gpu = "GPU-a".into();
+    let readings: Vec<(Metric, f64)> = steps.into_iter().chain(flops).collect();
+    let mut rank = fixture::rank("GPU-a", &readings);
     rank.facts.heard = now();
-    rank.facts.readings = readings.map(|(metric, it)| (metric.id, it)).collect();
-    rank.facts.readings.sort_by_key(|it| it.0);
     let mut run = Run::default();
     run.ranks.insert(0, rank);
     run.facts.data_type = "bf16".to_owned();
@@ -124,16 +119,7 @@ fn ranks_that_have_ended_are_in_no_mfu_while_others_go_on() {
     let readings = gone.facts.readings.iter_mut();
     let flops = readings.filter(|it| it.0 == training::MODEL_FLOPS.id);
     flops.for_each(|it| it.1 /= 4.0);
-    gone.facts.end = Some(RankEnd {
-        at: now(),
-        ended: Ended::Vanished,
-        exit_status: None,
-        signal: None,
-        oom_kills: None,
-        step: None,
-        checkpoint_step: None,
-        phase: None,
-    });
+    gone.facts.end = Some(fixture::vanished(now()));
     run.ranks.insert(1, gone);
     let card = |_: &str| Some(Card::whole(CARD));
     let ratio = |run: &Run| run.mfu(card, &Specs::default()).expect("one").ratio;

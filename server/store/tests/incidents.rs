@@ -9,7 +9,7 @@ use gpufleet_analysis::price::{Basis, Price};
 
 use super::*;
 use crate::money::budgets;
-use crate::notify::fixture::settings;
+use crate::notify::fixture::{broken, settings};
 use crate::notify::group::Group;
 use crate::notify::outbox::Unread;
 use crate::notify::settings::Kind;
@@ -22,17 +22,8 @@ fn made(count: u128) -> (Book, Vec<Incident>) {
     for number in 1..=count {
         let now = START.start().shifted(number as i64 * 60_000_000_000);
         let signals = (1..=number).map(|it| Signal {
-            family: Family::GpuFault,
-            place: Place::gpu("live", "node-1", &format!("GPU-{it}")),
-            severity: Severity::Error,
-            what: "XID 79".to_owned(),
-            action: String::new(),
-            cause: Cause::GpuFault,
-            since: None,
-            readings: Vec::new(),
             price: Price::of(Basis::BrokenGpu, Losing::gpus(1, Some(3_000_000_001))),
-            confidence: None,
-            booted_at: None,
+            ..broken(Place::gpu("live", "node-1", &format!("GPU-{it}")))
         });
         let tick = Tick {
             now,

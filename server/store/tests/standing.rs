@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpufleet_analysis::cause::Cause;
-use gpufleet_analysis::incident::{Book, Family, Nodes, Place, Signal, Tick};
+use gpufleet_analysis::incident::{Book, Family, Nodes, Place, Remedy, Signal, Tick};
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::owner::Holder;
@@ -64,6 +64,7 @@ async fn stand(bench: &Bench, runs: &[(&str, i64)]) {
         severity: Severity::Error,
         what: "stands still".to_owned(),
         action: String::new(),
+        remedy: Remedy::Look,
         cause: Cause::Unknown,
         since: Some(at(600)),
         readings: Vec::new(),

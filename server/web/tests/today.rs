@@ -315,6 +315,7 @@ fn stalled() -> Signal {
         severity: Severity::Warning,
         what: HOSTILE.to_owned(),
         action: "Look what it waits for.".to_owned(),
+        remedy: Remedy::Look,
         cause: Cause::Unknown,
         since: None,
         readings: Vec::new(),

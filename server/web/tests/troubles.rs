@@ -19,6 +19,7 @@ fn slow_rank() -> Signal {
         what: "makes the other ranks wait".to_owned(),
         action: "Look at the node's cooling and power; have the scheduler avoid it meanwhile."
             .to_owned(),
+        remedy: Remedy::Look,
         cause: Cause::Heat,
         ..signal()
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use gpufleet_analysis::cause::Cause;
-use gpufleet_analysis::incident::{Family, Incident, Place, State};
+use gpufleet_analysis::incident::{Family, Incident, Place, Remedy, State};
 use gpufleet_analysis::lost::{Losing, Lost};
 use gpufleet_analysis::price::{Basis, Stake};
 use gpufleet_server::notify::settings::Settings;
@@ -47,6 +47,7 @@ pub fn incident(id: Uuid, family: Family, cluster: &str, now: Timestamp) -> Inci
         severity: Severity::Warning,
         what: "XID 79".to_owned(),
         action: "Drain & reboot".to_owned(),
+        remedy: Some(Remedy::Reboot),
         cause: Cause::GpuFault,
         confidence: None,
         places: 1,
