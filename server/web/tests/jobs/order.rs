@@ -34,7 +34,7 @@ async fn of_five() -> Fixture {
     server
 }
 
-/// The jobs that are answered, a page each, and how many pages that took.
+/// The jobs that are answered where a page has one at most.
 async fn one_a_page(server: &Fixture, query: &str) -> Vec<String> {
     let first = format!("/api/v1/jobs?limit=1&{query}");
     let (mut found, mut address) = (Vec::new(), first.clone());
