@@ -28,6 +28,44 @@ pub(crate) struct Filter {
     /// Only those in this state.
     #[arg(long)]
     state: Option<State>,
+    /// What comes first; jobs of which that is not known come last, and so do those that are over for longer than a day.
+    #[arg(long)]
+    sort: Option<Sort>,
+}
+
+/// What comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sort {
+    /// The last started.
+    Started,
+    /// The one whose attempt has cost most.
+    Cost,
+    /// The lowest MFU.
+    Mfu,
+    /// The one on the most GPUs.
+    Gpus,
+}
+
+impl Sort {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Cost => "cost",
+            Self::Mfu => "mfu",
+            Self::Gpus => "gpus",
+        }
+    }
+}
+
+impl Filter {
+    /// As the API is asked.
+    fn given(&self) -> Vec<(&str, &str)> {
+        ask::given([
+            ("cluster", self.cluster.as_deref()),
+            ("state", self.state.map(State::name)),
+            ("sort", self.sort.map(Sort::name)),
+        ])
+    }
 }
 
 /// How a job is.
@@ -68,11 +106,7 @@ pub(crate) struct Job {
 
 /// All of them.
 pub(crate) fn list(client: &Client, filter: &Filter) -> anyhow::Result<Answer> {
-    let given = ask::given([
-        ("cluster", filter.cluster.as_deref()),
-        ("state", filter.state.map(State::name)),
-    ]);
-    let list = ask::all(client, "/jobs", &given)?;
+    let list = ask::all(client, "/jobs", &filter.given())?;
     let none = match filter.state {
         Some(_) => "no job is in this state",
         None => "no training job has told of itself; docs/hooks.md says how one does",
@@ -408,6 +442,27 @@ mod tests {
         );
         let first = about(&job, &json!({"attempt": 0}));
         assert!(!first.contains("--attempt"), "{first}");
+    }
+
+    #[test]
+    fn what_comes_first_is_asked_for_by_the_word_that_is_typed() {
+        use clap::Parser as _;
+
+        #[derive(clap::Parser)]
+        struct Typed {
+            #[command(flatten)]
+            filter: Filter,
+        }
+        for word in ["started", "cost", "mfu", "gpus"] {
+            let typed = Typed::try_parse_from(["jobs", "--state", "running", "--sort", word]);
+            let typed = typed.expect("it is a word of these");
+            let asked = [("state", "running"), ("sort", word)];
+            assert_eq!(typed.filter.given(), asked);
+        }
+        let bare = Typed::try_parse_from(["jobs"]).expect("nothing is needed");
+        let asked = bare.filter.given();
+        assert!(asked.is_empty(), "as servers of before are asked");
+        assert!(Typed::try_parse_from(["jobs", "--sort", "colour"]).is_err());
     }
 
     #[test]

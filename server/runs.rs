@@ -10,7 +10,7 @@
 //!
 //! Read in this order: [`facts`], [`ranks`], [`belief`], [`ring`], [`room`], [`recall`], [`complete`], [`state`], [`watch`],
 //! [`blind`]; then what is shown of them: [`history`], [`figures`], [`heat`], [`goodput`], [`cost`],
-//! [`scaling`], [`reliability`], [`compare`], [`repeats`], [`ladder`], [`worth`], [`words`], [`advice`].
+//! [`scaling`], [`reliability`], [`compare`], [`repeats`], [`ladder`], [`worth`], [`order`], [`words`], [`advice`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -56,6 +56,7 @@ pub mod repeats;
 pub mod ladder;
 pub mod lookup;
 pub mod worth;
+pub mod order;
 pub mod words;
 pub mod advice;
 

@@ -39,6 +39,8 @@ mod events;
 
 mod runs;
 
+mod attempts;
+
 mod incidents;
 
 mod deliveries;

@@ -9,12 +9,16 @@
 //! credit. Costs are decimals with more digits than a nano-unit; each amount is rounded once, to the nearest. Rows in
 //! another currency or of another month are left out and noted.
 //!
-//! Limits: what was left out has [`MAX_REASONS`] reasons of [`REASON_CHARACTERS`] each, since they quote the rows.
+//! Limits: what was left out has [`MAX_REASONS`] reasons of [`REASON_CHARACTERS`] each, since they quote the rows. Of the
+//! text, which its sender bounds, the fields named here alone are kept: each row is read by itself, and the rest of it is
+//! passed over. As JSON values all rows took up to a hundred times their text.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 
-use serde::Deserialize;
-use serde_json::Value;
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
 use crate::money;
 
@@ -107,7 +111,7 @@ struct Row {
     service: Described,
     #[serde(default)]
     sku: Described,
-    cost: Value,
+    cost: Amount,
     currency: String,
     #[serde(default)]
     cost_type: String,
@@ -142,11 +146,17 @@ struct InvoiceMonth {
 
 #[derive(Deserialize)]
 struct Credit {
-    amount: Value,
+    amount: Amount,
     /// Rows of before September 2020 have none.
     #[serde(default, rename = "type")]
     kind: Option<String>,
 }
+
+/// Nano-units, or why they are none.
+struct Amount(Result<i128, String>);
+
+/// Shows the items of an array one after the other, as they are written.
+struct Each<F>(F);
 
 /// What a credit is taken off, by its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -317,19 +327,22 @@ impl Invoice {
         let month = month.replace('-', "");
         let mut invoice = Self::default();
         let mut read = Vec::new();
-        let mut take = |row: Result<Row, serde_json::Error>| match row {
+        let mut take = |row: Result<Row, String>| match row {
             Ok(row) => read.push(row),
-            Err(error) => invoice.leave_out(&format!("not a row of an export: {error}")),
+            Err(why) => invoice.leave_out(&format!("not a row of an export: {why}")),
         };
         let trimmed = text.trim_start();
         if trimmed.starts_with('[') {
-            match serde_json::from_str::<Vec<Value>>(trimmed) {
-                Ok(rows) => rows.into_iter().map(serde_json::from_value).for_each(take),
-                Err(error) => take(Err(error)),
+            let row = |it| serde_json::from_str(it).map_err(|error| without_place(&error));
+            if let Err(error) = each(trimmed, |it| take(row(it))) {
+                // What is no array as a whole is no bill, whatever it begins with.
+                (read, invoice) = (Vec::new(), Self::default());
+                invoice.leave_out(&format!("not a row of an export: {error}"));
             }
         } else {
             let lines = text.lines().filter(|line| !line.trim().is_empty());
-            lines.map(serde_json::from_str).for_each(take);
+            let rows = lines.map(|it| serde_json::from_str(it).map_err(|error| error.to_string()));
+            rows.for_each(take);
         }
         let bill = Bill::of(&read);
         for row in &read {
@@ -362,9 +375,9 @@ impl Invoice {
         if row.invoice.month != month {
             return Err(format!("of the invoice of `{}`", row.invoice.month));
         }
-        let cost = nanos(&row.cost)?;
+        let cost = row.cost.0.clone()?;
         let credits = row.credits.iter();
-        let credits = credits.map(|it| Ok((it.taken(), nanos(&it.amount)?)));
+        let credits = credits.map(|it| Ok((it.taken(), it.amount.0.clone()?)));
         let credits = credits.collect::<Result<Vec<(Taken, i128)>, String>>()?;
         let (of, is_unsure) = BilledFor::of(row, bill);
         *self.costs.entry(of).or_default() += cost;
@@ -387,22 +400,58 @@ impl Invoice {
     }
 }
 
-/// A number or its text, to the nearest nano-unit.
-fn nanos(value: &Value) -> Result<i128, String> {
-    let text = match value {
-        Value::String(text) => text.as_str(),
-        Value::Number(number) => return nanos_of_float(number.as_f64(), value),
-        _ => return Err(format!("`{value}` is no amount")),
-    };
-    match money::parse(text) {
-        Ok(exact) => Ok(i128::from(exact)),
-        Err(_) => nanos_of_float(text.parse().ok(), value),
+impl<'de> Deserialize<'de> for Amount {
+    /// A number or its text, to the nearest nano-unit. Of anything else its beginning is quoted.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <&RawValue>::deserialize(deserializer)?.get();
+        let nanos = match raw.as_bytes().first() {
+            Some(b'"') => {
+                let text: String = serde_json::from_str(raw).map_err(D::Error::custom)?;
+                let exact = money::parse(&text).ok().map(i128::from);
+                exact.or_else(|| nanos_of_float(&text))
+            }
+            Some(b'-' | b'0'..=b'9') => nanos_of_float(raw),
+            _ => None,
+        };
+        Ok(Self(nanos.ok_or_else(|| {
+            let quoted: String = raw.chars().take(REASON_CHARACTERS).collect();
+            format!("`{quoted}` is no amount")
+        })))
     }
 }
 
+impl<'de, F: FnMut(&'de str)> Visitor<'de> for Each<F> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an array of rows")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<(), A::Error> {
+        while let Some(item) = items.next_element::<&'de RawValue>()? {
+            (self.0)(item.get());
+        }
+        Ok(())
+    }
+}
+
+/// Shows the items of an array to `look`, each as it is written.
+fn each<'a>(array: &'a str, look: impl FnMut(&'a str)) -> Result<(), serde_json::Error> {
+    let mut reader = serde_json::Deserializer::from_str(array);
+    Deserializer::deserialize_seq(&mut reader, Each(look))?;
+    reader.end()
+}
+
+/// What is wrong with a row of an array, without the place in the row: rows that lack the same are counted as one reason.
+fn without_place(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    said.strip_suffix(&place).unwrap_or(&said).to_owned()
+}
+
 /// The export's own type is a float; up to 9 million of a currency it holds every nano-unit.
-fn nanos_of_float(number: Option<f64>, value: &Value) -> Result<i128, String> {
-    let number = number.filter(|it| it.is_finite() && it.abs() < 1e18);
-    let number = number.ok_or_else(|| format!("`{value}` is no amount"))?;
-    Ok((number * 1e9).round() as i128)
+fn nanos_of_float(text: &str) -> Option<i128> {
+    let number: Option<f64> = text.parse().ok();
+    let number = number.filter(|it| it.is_finite() && it.abs() < 1e18)?;
+    Some((number * 1e9).round() as i128)
 }

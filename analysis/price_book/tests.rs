@@ -790,6 +790,53 @@ fn rows_that_are_wrong_each_in_its_way_are_counted_under_a_few_short_reasons() {
 }
 
 #[test]
+fn of_an_array_each_row_is_read_by_itself_and_what_it_has_beside_is_passed_over() {
+    let row = |more: &str| {
+        format!(r#"{{"cost":1,"currency":"USD","invoice":{{"month":"202610"}}{more}}}"#)
+    };
+    // Deeper than JSON values may be, which the whole bill was refused for.
+    let deep = format!(r#","labels":{}{}"#, "[".repeat(500), "]".repeat(500));
+    let amount = |it: &str| row("").replace(r#""cost":1"#, &format!(r#""cost":{it}"#));
+    let rows = [
+        row(&deep),
+        amount(r#""0.5""#),
+        amount("null"),
+        amount(&format!("[{}1]", "1,".repeat(9_999))),
+        r#"{"cost":1}"#.to_owned(),
+        r#"{"cost": 100}"#.to_owned(),
+        "7".to_owned(),
+    ];
+    let array = format!("[{}]", rows.join(","));
+    let invoice = Invoice::read(&array, "2026-10", "USD");
+    assert_eq!((invoice.rows, invoice.total()), (2, 1_500_000_000));
+    let long = format!("`[{}", "1,".repeat(99));
+    let expected = [
+        (long.as_str(), 1),
+        ("`null` is no amount", 1),
+        (
+            "not a row of an export: invalid type: integer `7`, expected struct Row",
+            1,
+        ),
+        ("not a row of an export: missing field `currency`", 2),
+    ];
+    let left_out = invoice.left_out.iter();
+    let left_out: Vec<_> = left_out.map(|(why, rows)| (why.as_str(), *rows)).collect();
+    assert_eq!(left_out, expected);
+    // One that breaks off, or goes on behind its end, is none of its rows.
+    for (broken, says) in [
+        (&array[..array.len() - 1], "EOF while parsing a list"),
+        (format!("{array}]").as_str(), "trailing characters"),
+    ] {
+        let invoice = Invoice::read(broken, "2026-10", "USD");
+        assert_eq!((invoice.rows, invoice.total()), (0, 0));
+        let left_out: Vec<_> = invoice.left_out.keys().collect();
+        assert_eq!(left_out.len(), 1, "{left_out:?}");
+        let why = format!("not a row of an export: {says}");
+        assert!(left_out[0].starts_with(&why), "{left_out:?}");
+    }
+}
+
+#[test]
 fn a_discount_is_taken_off_what_its_row_was_for_and_a_promotion_off_the_bill() {
     let row = |sku: &str, cost: i64, credits: &[(&str, i64)]| {
         let credits = credits

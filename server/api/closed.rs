@@ -14,6 +14,7 @@ use utoipa::openapi::{ContentBuilder, OpenApi, RefOr, Schema};
 
 use super::jobs;
 use crate::money::report::{Form, What};
+use crate::runs::order::Order;
 
 /// Where the routes of reports begin; behind it is what is reported.
 const REPORTS: &str = "/api/v1/reports/";
@@ -63,7 +64,10 @@ fn describe_list(operation: &mut Operation, path: &str) {
             let kinds = ResourceKind::ALL.map(ResourceKind::name);
             takes(operation, "resource_kind", kinds);
         }
-        "/api/v1/jobs" => takes(operation, "state", jobs::STATES),
+        "/api/v1/jobs" => {
+            takes(operation, "state", jobs::STATES);
+            takes(operation, "sort", Order::ALL.map(Order::name));
+        }
         _ => {}
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Extension, State};
-use gpufleet_telemetry::time::NANOS_PER_SECOND;
-use gpufleet_telemetry::training::JobId;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::training::{JobId, RunId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -15,6 +15,7 @@ use super::runs::{Figure, RunKnown, key, known, unknown};
 use crate::App;
 use crate::auth::Grant;
 use crate::health::StoreSeen;
+use crate::runs::order::{After, List, Order};
 use crate::runs::worth::{Worth, Worths};
 use crate::runs::{KnownRun, Run, RunKey, lookup};
 use crate::store::RunFilter;
@@ -45,6 +46,12 @@ pub struct JobsAsked {
     pub name: Option<String>,
     /// Only those that stand so: `running`, `silent` or `ended`. A page may then have few items or none, and a next one.
     pub state: Option<String>,
+    /// What comes first: `started` the last started, `cost` the dearest attempt, `mfu` the lowest MFU, `gpus` the most GPUs.
+    /// Jobs of which the figure is not known come last, the last started first; so do those that are over for long, whose
+    /// figures are on their pages alone. In an order a page may have few items or none, and a next one. Each job comes once
+    /// where all pages are asked for within a minute: their figures are those of the first.
+    #[param(default = "started")]
+    pub sort: Option<String>,
     /// Most items of the answer, 1 to 1000.
     #[param(default = 200, minimum = 1, maximum = 1000)]
     pub limit: Option<usize>,
@@ -89,17 +96,7 @@ pub struct JobDetail {
     pub not_all_attempts: bool,
 }
 
-/// What of the jobs is asked for, of those that a reader may see.
-pub(crate) struct Choice {
-    /// What the store can say.
-    pub(crate) filter: RunFilter,
-    /// How they stand, which only who hears them knows.
-    pub(crate) state: Option<&'static str>,
-    /// Where the page before ended.
-    pub(crate) after: Option<(i64, i64)>,
-}
-
-/// Jobs, each by its last attempt, the last started first.
+/// Jobs, each by its last attempt, the last started first or in the order that is asked for.
 #[utoipa::path(get, path = "/api/v1/jobs", tag = "Training", params(JobsAsked),
     responses((status = 200, body = Page<JobKnown>)))]
 pub async fn jobs(
@@ -112,20 +109,16 @@ pub async fn jobs(
         after: asked.after.clone(),
     };
     let limit = paging.limit()?;
-    let Choice {
-        filter,
-        state,
-        after,
-    } = choice(&web.app, &grant, &asked)?;
-    let found = web.app.store.runs(&filter, after, limit).await;
+    let list = list(&web.app, &grant, &asked)?;
+    let worths = worths(&web, &grant, &list).await;
+    let found = list.page(&web.app, &worths, limit).await;
     let (found, next) = found.map_err(|error| Problem::store(&error))?;
-    let worths = web.worths.get(&web.app, &web.specs, &grant).await;
     let items = found.into_iter().map(|it| job_known(&web, &worths, it));
     Ok(Json(Page {
         items: items
-            .filter(|it| state.is_none_or(|state| it.run.state == state))
+            .filter(|it| list.state.is_none_or(|state| it.run.state == state))
             .collect(),
-        next: next.map(cursor),
+        next: next.map(|it| cursor(&it, list.order)),
     }))
 }
 
@@ -157,9 +150,12 @@ pub async fn job(
     }))
 }
 
-/// What is asked for, in the store's words.
-pub(crate) fn choice(app: &App, grant: &Grant, asked: &JobsAsked) -> Result<Choice, Problem> {
-    let after = asked.after.as_deref().map(place).transpose()?;
+/// What is asked for, of what a reader may see.
+pub(crate) fn list(app: &App, grant: &Grant, asked: &JobsAsked) -> Result<List, Problem> {
+    let order = asked.sort.as_deref().map(order).transpose()?;
+    let order = order.unwrap_or_default();
+    let after = asked.after.as_deref().map(|it| place(it, order));
+    let after = after.transpose()?;
     let state = asked.state.as_deref().map(state).transpose()?;
     let named = asked.name.as_deref().map(named).transpose()?;
     let now = app.clock.now();
@@ -171,11 +167,23 @@ pub(crate) fn choice(app: &App, grant: &Grant, asked: &JobsAsked) -> Result<Choi
         heard_since: is_told.then(|| now.shifted(-RUNNING_HEARD_WITHIN)),
         ..named.unwrap_or_default()
     };
-    Ok(Choice {
+    Ok(List {
         filter,
         state,
+        order,
         after,
     })
+}
+
+/// What is known of the jobs of a page of this list.
+pub(crate) async fn worths(web: &Web, grant: &Grant, list: &List) -> Arc<Worths> {
+    match list.order {
+        Order::Started => web.worths.get(&web.app, &web.specs, grant).await,
+        Order::Cost | Order::Mfu | Order::Gpus => {
+            let before = list.after.as_ref().and_then(After::look);
+            web.worths.page(&web.app, &web.specs, grant, before).await
+        }
+    }
 }
 
 /// Which jobs are called so.
@@ -204,23 +212,74 @@ fn state(asked: &str) -> Result<&'static str, Problem> {
     })
 }
 
-/// Where a page of runs ends, as the next one is asked for.
-pub(crate) fn cursor((at, id): (i64, i64)) -> String {
-    paging::write_cursor(&[at.to_string(), id.to_string()])
+/// What comes first by its name.
+fn order(asked: &str) -> Result<Order, Problem> {
+    let known = Order::ALL.into_iter().find(|it| it.name() == asked);
+    known.ok_or_else(|| {
+        let names = Order::ALL.map(Order::name).join(", ");
+        Problem::bad(format_args!("sort=“{asked}”: it is one of {names}"))
+    })
 }
 
-/// Where a page of runs ends.
-fn place(cursor: &str) -> Result<(i64, i64), Problem> {
-    let words = paging::read_cursor(cursor).unwrap_or_default();
-    let parsed = match words.as_slice() {
-        [at, id] => at.parse().ok().zip(id.parse().ok()),
-        _ => None,
+/// Where a page of a list ends, as the next one is asked for.
+pub(crate) fn cursor(after: &After, order: Order) -> String {
+    let in_order = |look: &Timestamp| vec![order.name().to_owned(), look.0.to_string()];
+    let words = match after {
+        After::Started((at, id)) => vec![at.to_string(), id.to_string()],
+        After::Ranked {
+            look,
+            last: (rank, key),
+        } => {
+            let (job, attempt) = (key.run.job.to_string(), key.run.attempt.to_string());
+            let last = [rank.to_string(), key.cluster.to_string(), job, attempt];
+            [in_order(look), last.to_vec()].concat()
+        }
+        After::Others {
+            look,
+            last: (at, id),
+        } => [in_order(look), vec![at.to_string(), id.to_string()]].concat(),
     };
-    parsed.ok_or_else(|| {
+    paging::write_cursor(&words)
+}
+
+/// Where a page of a list in this order ends.
+fn place(cursor: &str, order: Order) -> Result<After, Problem> {
+    let words = paging::read_cursor(cursor).unwrap_or_default();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    after(&words, order).ok_or_else(|| {
         Problem::bad(
             "after: this is no cursor of this list; use the next of the answer before, as it is",
         )
     })
+}
+
+/// The same of the words of a cursor.
+fn after(words: &[&str], order: Order) -> Option<After> {
+    match words {
+        [at, id] if order == Order::Started => {
+            Some(After::Started((at.parse().ok()?, id.parse().ok()?)))
+        }
+        [name, look, last @ ..] if order != Order::Started && *name == order.name() => {
+            let look = Timestamp(look.parse().ok()?);
+            match last {
+                [at, id] => {
+                    let last = (at.parse().ok()?, id.parse().ok()?);
+                    Some(After::Others { look, last })
+                }
+                [rank, cluster, job, attempt] => {
+                    let run = RunId {
+                        job: JobId::parse(job).ok()?,
+                        attempt: attempt.parse().ok()?,
+                    };
+                    let cluster = Arc::from(*cluster);
+                    let last = (rank.parse().ok()?, RunKey { cluster, run });
+                    Some(After::Ranked { look, last })
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    }
 }
 
 /// A run as it is now, else as the store has it.

@@ -15,7 +15,8 @@ use gpufleet_telemetry::time::Timestamp;
 use super::asked::{Query, given};
 use super::frame::{self, Frame};
 use super::problem;
-use crate::api::jobs::{self as known, Choice, JobsAsked, STATES};
+use crate::api::jobs::{self as known, JobsAsked, STATES};
+use crate::runs::order::{After, List, Order};
 use crate::runs::worth::{Worth, Worths};
 use crate::runs::{KnownRun, Run, RunKey, State as RunState, lookup, words as sentences};
 use crate::store::StoreError;
@@ -38,14 +39,38 @@ struct JobsPage {
     states: Vec<(&'static str, bool)>,
     name: String,
     cluster: String,
+    /// What may come first: how it is asked for, in words, and whether it is.
+    orders: Vec<(&'static str, &'static str, bool)>,
+    order: Order,
+    /// The heads of columns that a list may be in the order of.
+    heads: Heads,
     /// That there is none of what is asked for; none where all are.
     nothing: Option<String>,
-    /// Where a page of earlier ones leads back to.
-    newest: Option<String>,
-    older: Option<String>,
+    /// Where a page leads back to that is not the first.
+    first: Option<String>,
+    next: Option<String>,
     /// Of which moment the figures are.
     figures_at: String,
     failed: bool,
+}
+
+/// Heads that lead to the same jobs in another order.
+struct Heads {
+    gpus: Head,
+    mfu: Head,
+    cost: Head,
+    started: Head,
+}
+
+/// One of them.
+struct Head {
+    name: &'static str,
+    address: String,
+    /// What comes first behind it.
+    words: &'static str,
+    /// Of the order that the page is in, as `aria-sort` has it.
+    sorted: Option<&'static str>,
+    arrow: &'static str,
 }
 
 /// A job as a row.
@@ -86,30 +111,43 @@ pub async fn show(
         cluster: given(asked.cluster),
         name: given(asked.name),
         state: given(asked.state),
+        // The order without one has one address.
+        sort: given(asked.sort).filter(|it| it != Order::Started.name()),
         after: given(asked.after),
         limit: None,
     };
-    let choice = match known::choice(&web.app, &frame.grant, &asked) {
-        Ok(choice) => choice,
+    let list = match known::list(&web.app, &frame.grant, &asked) {
+        Ok(list) => list,
         Err(refused) => {
             let (title, why) = ("There are no such jobs", refused.detail().to_owned());
             return problem::refused(frame, refused.status(), title, why, "/jobs");
         }
     };
-    let worths = web.worths.get(&web.app, &web.specs, &frame.grant).await;
-    let found = read(&web, (&choice, &worths), frame.at).await;
+    let worths = known::worths(&web, &frame.grant, &list).await;
+    let (state, order) = (list.state, list.order);
+    let found = read(&web, list, &worths, frame.at).await;
     let failed = found.is_err();
     let (jobs, next) = found.unwrap_or_else(|error| {
         tracing::error!(%error, "the jobs cannot be read");
         (Vec::new(), None)
     });
-    let is_of_all = link(&asked, asked.after.as_deref()) == link(&JobsAsked::default(), None);
+    let sort = asked.sort.clone();
+    let all = JobsAsked {
+        sort,
+        ..JobsAsked::default()
+    };
+    let is_of_all = link(&asked, asked.after.as_deref()) == link(&all, None);
     let page = JobsPage {
         nothing: (!is_of_all).then(|| nothing(&asked, next.is_none())),
-        newest: asked.after.is_some().then(|| link(&asked, None)),
-        older: next.map(|it| link(&asked, Some(&known::cursor(it)))),
+        first: asked.after.is_some().then(|| link(&asked, None)),
+        next: next.map(|it| link(&asked, Some(&known::cursor(&it, order)))),
         figures_at: text::moment(worths.at),
-        states: STATES.map(|it| (it, choice.state == Some(it))).to_vec(),
+        states: STATES.map(|it| (it, state == Some(it))).to_vec(),
+        orders: Order::ALL
+            .map(|it| (asked_as(it).unwrap_or_default(), it.words(), it == order))
+            .to_vec(),
+        heads: Heads::of(&asked, order),
+        order,
         name: asked.name.unwrap_or_default(),
         cluster: asked.cluster.unwrap_or_default(),
         jobs,
@@ -119,28 +157,64 @@ pub async fn show(
     frame::page(StatusCode::OK, &page)
 }
 
+impl Heads {
+    fn of(asked: &JobsAsked, current: Order) -> Self {
+        let head = |name, order: Order| {
+            let asked = [
+                ("state", asked.state.as_deref()),
+                ("name", asked.name.as_deref()),
+                ("cluster", asked.cluster.as_deref()),
+                ("sort", asked_as(order)),
+            ];
+            let (way, arrow) = match order.is_ascending() {
+                true => ("ascending", "↑"),
+                false => ("descending", "↓"),
+            };
+            Head {
+                name,
+                address: address::with_query("/jobs", asked),
+                words: order.words(),
+                sorted: (order == current).then_some(way),
+                arrow,
+            }
+        };
+        Self {
+            gpus: head("GPUs", Order::Gpus),
+            mfu: head("MFU", Order::Mfu),
+            cost: head("Cost of the attempt", Order::Cost),
+            started: head("Started (UTC)", Order::Started),
+        }
+    }
+}
+
+/// How an order is asked for; none of what there is without one.
+fn asked_as(order: Order) -> Option<&'static str> {
+    (order != Order::Started).then(|| order.name())
+}
+
 /// The jobs that are asked for, and where those begin that nobody looked at.
 async fn read(
     web: &Web,
-    (choice, worths): (&Choice, &Worths),
+    mut list: List,
+    worths: &Worths,
     at: Timestamp,
-) -> Result<(Vec<Job>, Option<(i64, i64)>), StoreError> {
-    let (mut jobs, mut after) = (Vec::new(), choice.after);
+) -> Result<(Vec<Job>, Option<After>), StoreError> {
+    let mut jobs = Vec::new();
     for _ in 0..READS {
-        let (found, next) = web.app.store.runs(&choice.filter, after, SHOWN).await?;
+        let (found, next) = list.page(&web.app, worths, SHOWN).await?;
         let rows = found.into_iter().map(|stored: KnownRun| {
             let open = web.app.incidents.of_run(&stored.key);
             let currency = web.app.currency();
             let job = |key: &RunKey, run: &Run| job((key, run), &open, worths, at, currency);
             lookup::as_it_is(&web.app, stored, job)
         });
-        jobs.extend(rows.filter(|it| choice.state.is_none_or(|state| it.state == state)));
-        after = next;
-        if after.is_none() || jobs.len() >= SHOWN {
+        jobs.extend(rows.filter(|it| list.state.is_none_or(|state| it.state == state)));
+        list.after = next;
+        if list.after.is_none() || jobs.len() >= SHOWN {
             break;
         }
     }
-    Ok((jobs, after))
+    Ok((jobs, list.after))
 }
 
 /// The page of what is asked for, from behind `after` on.
@@ -149,6 +223,7 @@ fn link(asked: &JobsAsked, after: Option<&str>) -> String {
         ("state", asked.state.as_deref()),
         ("name", asked.name.as_deref()),
         ("cluster", asked.cluster.as_deref()),
+        ("sort", asked.sort.as_deref()),
         ("after", after),
     ];
     address::with_query("/jobs", asked)
@@ -157,13 +232,14 @@ fn link(asked: &JobsAsked, after: Option<&str>) -> String {
 /// That there is none of what is asked for, as far as was looked.
 fn nothing(asked: &JobsAsked, is_all: bool) -> String {
     let shown = |it: &String| text::harmless(it, text::SHOWN_CHARACTERS);
-    let mut words = match (is_all, &asked.after) {
-        (false, _) => format!(
+    let mut words = match (is_all, &asked.after, &asked.sort) {
+        (false, _, _) => format!(
             "None of the {} jobs that were looked at",
             text::grouped((SHOWN * READS) as f64)
         ),
-        (true, Some(_)) => "No earlier job".to_owned(),
-        (true, None) => "No job".to_owned(),
+        (true, Some(_), None) => "No earlier job".to_owned(),
+        (true, Some(_), Some(_)) => "No other job".to_owned(),
+        (true, None, _) => "No job".to_owned(),
     };
     if let Some(name) = &asked.name {
         words.push_str(&format!(" called “{}”", shown(name)));

@@ -6,17 +6,18 @@
 //! that has left the memory has its page alone: its ranks would be a question to the store for each row.
 //!
 //! Limits: looked at again at most once in [`FRESH_FOR`], and nobody waits for that while the last look is younger than
-//! [`STANDS_FOR`]; [`KEPT`] are kept, of [`MAX_RUNS`](super::MAX_RUNS) runs each at most.
+//! [`STANDS_FOR`]; [`KEPT`] are kept, of [`MAX_RUNS`](super::MAX_RUNS) runs each at most, and as many of which a list shows
+//! pages in an order, for [`PAGED_FOR`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gpufleet_analysis::mfu::Utilisation;
 use gpufleet_analysis::owner::Payer;
 use gpufleet_telemetry::gpu_specs::Specs;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::{Run, RunFacts, RunKey, State, cost, lookup};
 use crate::App;
@@ -34,6 +35,10 @@ const STANDS_FOR: Duration = Duration::from_secs(30);
 
 /// Most looks that are kept, the newest: of all clusters, and of those that tokens are bound to.
 const KEPT: usize = 8;
+
+/// How long the pages of a list in an order are made of one look, nanoseconds: a client has read all of it by then, a
+/// person the first page, and an open page is soon one of newer figures.
+const PAGED_FOR: i64 = 60 * NANOS_PER_SECOND;
 
 /// Why a run costs nothing an hour.
 const NOT_RUNNING: &str = "it does not run";
@@ -61,8 +66,13 @@ pub struct Worths {
     terms: Arc<Terms>,
 }
 
-/// The newest looks, by the only cluster that a reader may see and by the terms.
-pub struct KeptWorths(Answers<(Option<Arc<str>>, u64), Worths, Infallible>);
+/// The newest looks.
+pub struct KeptWorths {
+    /// By the only cluster that a reader may see and by the terms.
+    newest: Answers<(Option<Arc<str>>, u64), Worths, Infallible>,
+    /// Those of which pages of lists in an order were made, the newest first, by the only cluster that a reader may see.
+    paged: Mutex<VecDeque<(Option<Arc<str>>, Arc<Worths>)>>,
+}
 
 impl Worth {
     /// That of a run.
@@ -92,6 +102,11 @@ impl Worths {
         self.runs.get(key)
     }
 
+    /// Those of all runs that were in memory.
+    pub(super) fn all(&self) -> &BTreeMap<RunKey, Worth> {
+        &self.runs
+    }
+
     /// Who pays for a run, also for one that was not in memory; none where nobody can say.
     pub fn payer(&self, key: &RunKey, facts: &RunFacts) -> Option<Payer> {
         match self.of(key) {
@@ -115,7 +130,10 @@ impl Worths {
 
 impl Default for KeptWorths {
     fn default() -> Self {
-        Self(Answers::new(FRESH_FOR, KEPT, 1))
+        Self {
+            newest: Answers::new(FRESH_FOR, KEPT, 1),
+            paged: Mutex::default(),
+        }
     }
 }
 
@@ -131,9 +149,44 @@ impl KeptWorths {
             let looking = move || look((&own, &specs), (&found, terms), &grant, at);
             Ok(apart(looking).await)
         };
-        let made = self.0.get_standing(asked, &app.clock, STANDS_FOR, making);
+        let made = self
+            .newest
+            .get_standing(asked, &app.clock, STANDS_FOR, making);
         let Ok(worths) = made.await;
         worths
+    }
+
+    /// Those that a page of a list is made of that this reader may see: of the look of the page before it while that is
+    /// kept, else the newest, which is kept from now on.
+    pub async fn page(
+        &self,
+        app: &App,
+        specs: &Arc<Specs>,
+        grant: &Grant,
+        before: Option<Timestamp>,
+    ) -> Arc<Worths> {
+        let is_young = |at: Timestamp| (0..PAGED_FOR).contains(&app.clock.now().since(at));
+        if let Some(kept) = before.and_then(|at| self.paged(grant, at))
+            && is_young(kept.at)
+        {
+            return kept;
+        }
+        let newest = self.get(app, specs, grant).await;
+        if self.paged(grant, newest.at).is_none() {
+            let mut paged = self.paged.lock().unwrap_or_else(PoisonError::into_inner);
+            paged.push_front((grant.cluster.clone(), Arc::clone(&newest)));
+            paged.truncate(KEPT);
+        }
+        newest
+    }
+
+    /// The look of that moment of which pages were made for who may see the same.
+    fn paged(&self, grant: &Grant, at: Timestamp) -> Option<Arc<Worths>> {
+        let paged = self.paged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut same = paged
+            .iter()
+            .filter(|(cluster, _)| *cluster == grant.cluster);
+        same.find_map(|(_, kept)| (kept.at == at).then(|| Arc::clone(kept)))
     }
 }
 

@@ -10,6 +10,7 @@ use gpufleet_telemetry::training::{JobId, RunId};
 use serde::de::DeserializeOwned;
 
 use super::aside::{self, Place, Unreadable};
+use super::attempts::IS_LAST;
 use super::database::{Column, Database, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::retain::RUNS_HORIZON;
@@ -208,13 +209,7 @@ pub(super) async fn page_of(
         true => ("r.started_ms", "r.heard_ms"),
         false => ("r.started_ms + 0", "r.heard_ms + 0"),
     };
-    let only_last = match filter.only_last {
-        true => {
-            "AND NOT EXISTS (SELECT 1 FROM run n WHERE n.lease = r.lease
-             AND n.cluster = r.cluster AND n.job = r.job AND n.attempt > r.attempt)"
-        }
-        false => "",
-    };
+    let only_last = if filter.only_last { IS_LAST } else { "" };
     let cause = match filter.cause {
         Some(it) => format!("AND r.cause = '{}'", it.name()),
         None => String::new(),
@@ -277,7 +272,7 @@ async fn with_ranks(
 ) -> Result<Vec<KnownRun>, StoreError> {
     let doing = "reading ranks";
     let mut found: BTreeMap<i64, KnownRun> = BTreeMap::new();
-    for row in named(transaction, lease, keys).await? {
+    for row in named(transaction, lease, keys, "").await? {
         found.extend(read(&row, bad)?);
     }
     let ids = Column::Ints(found.keys().copied().collect());
@@ -304,11 +299,12 @@ async fn with_ranks(
     Ok(found.into_values().collect())
 }
 
-/// The rows of these runs.
-async fn named(
+/// The rows of these runs, of those of which `and` is so.
+pub(super) async fn named(
     transaction: &mut Transaction,
     lease: &str,
     keys: &[RunKey],
+    and: &str,
 ) -> Result<Vec<Row>, StoreError> {
     let jobs: Vec<String> = keys.iter().map(|it| it.run.job.to_string()).collect();
     let columns = [
@@ -320,7 +316,8 @@ async fn named(
     let before = "WITH k (lease, cluster, job, attempt) AS (";
     let after = format!(
         ") SELECT {COLUMNS} FROM k CROSS JOIN run r
-        WHERE r.lease = k.lease AND r.cluster = k.cluster AND r.job = k.job AND r.attempt = k.attempt"
+        WHERE r.lease = k.lease AND r.cluster = k.cluster AND r.job = k.job AND r.attempt = k.attempt
+        {and}"
     );
     let rows = transaction.keyed(before, &columns, &after).await;
     rows.doing("reading runs")
@@ -332,7 +329,7 @@ pub(super) async fn ids(
     lease: &str,
     keys: &[RunKey],
 ) -> Result<HashMap<RunKey, i64>, StoreError> {
-    let rows = named(transaction, lease, keys).await?;
+    let rows = named(transaction, lease, keys, "").await?;
     let named = rows
         .iter()
         .map(|row| Ok(id_and_key(row)?.map(|(id, key)| (key, id))));
@@ -448,7 +445,10 @@ async fn write_ranks(
 }
 
 /// A run from [`COLUMNS`], with its number; none when its name cannot be read, which the log says.
-fn read(row: &Row, bad: &mut Vec<Unreadable>) -> Result<Option<(i64, KnownRun)>, StoreError> {
+pub(super) fn read(
+    row: &Row,
+    bad: &mut Vec<Unreadable>,
+) -> Result<Option<(i64, KnownRun)>, StoreError> {
     let doing = "reading runs";
     let Some((id, key)) = id_and_key(row)? else {
         return Ok(None);

@@ -585,6 +585,20 @@ async fn a_bad_range_filter_or_page_is_400_and_names_what_is_wrong() {
         ("/api/v1/events?kind=party".to_owned(), "party"),
         ("/api/v1/jobs?after=x".to_owned(), "cursor"),
         ("/api/v1/jobs?state=asleep".to_owned(), "running, silent"),
+        (
+            "/api/v1/jobs?sort=colour".to_owned(),
+            "“colour”: it is one of started, cost",
+        ),
+        ("/api/v1/jobs?sort=cost&after=1/2".to_owned(), "cursor"),
+        (
+            "/api/v1/jobs?sort=cost&after=cost/1/x/2".to_owned(),
+            "cursor",
+        ),
+        (
+            "/api/v1/jobs?sort=mfu&after=cost/1/2/3".to_owned(),
+            "cursor",
+        ),
+        ("/api/v1/jobs?after=cost/1/2/3".to_owned(), "cursor"),
         ("/api/v1/jobs?name=a/b/c/d".to_owned(), "parts"),
         ("/api/v1/jobs?name=".to_owned(), "is no name"),
         ("/api/v1/runs/compare?a=prod&b=prod".to_owned(), "CLUSTER"),

@@ -109,6 +109,26 @@ both! {
 }
 
 both! {
+    async fn of_runs_that_are_named_the_last_attempts_are_told_in_the_order_of_their_names(bench) {
+        let of = |name: &str, attempt| {
+            let job = JobId::parse(name).expect("an id");
+            let key = RunKey { run: RunId { job, attempt }, ..run_key(0) };
+            KnownRun { key, ..told(attempt, 0, 600) }
+        };
+        let runs = [of("team/a/u", 0), of("team/a/u", 1), of("team/b/u", 0), of("team/c/u", 3)];
+        let commit = Commit { number: 1, runs: runs.to_vec(), ..Commit::default() };
+        bench.commit(&commit).await;
+        let [earlier, a, b, c] = runs.map(|it| it.key);
+        let none = of("team/c/u", 4).key;
+        let asked = [c.clone(), earlier, none, b.clone(), a.clone()];
+        let found = bench.store.last_attempts(&asked).await.unwrap();
+        let found: Vec<RunKey> = found.into_iter().map(|it| it.key).collect();
+        assert_eq!(found, [c, b, a]);
+        assert_eq!(bench.store.last_attempts(&[]).await.unwrap(), []);
+    }
+}
+
+both! {
     async fn names_of_runs_are_read_without_their_facts_and_it_is_said_whether_they_are_all(bench) {
         let mut commit = Commit { number: 1, ..Commit::default() };
         commit.runs = (0..3).map(|it| told(it, i64::from(it) * 60, 600)).collect();

@@ -56,6 +56,7 @@ async fn a_parameter_that_takes_a_few_words_says_which_and_takes_each_of_them() 
         "origin",
         "resource_kind",
         "severity",
+        "sort",
         "state",
     ];
     assert_eq!(closed, BTreeSet::from(expected.map(str::to_owned)));

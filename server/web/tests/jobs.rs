@@ -18,6 +18,7 @@ mod blind;
 mod ladder;
 mod map;
 mod names;
+mod order;
 mod repeats;
 mod values;
 mod worth;

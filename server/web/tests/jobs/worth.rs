@@ -12,6 +12,24 @@ async fn listed(server: &Fixture, job: &str) -> Value {
     found.expect("it is listed").clone()
 }
 
+/// Tells the store alone of a job.
+pub(super) async fn put_stored(server: &Fixture, job: &str, facts: RunFacts) {
+    let commit = Commit {
+        number: 5_000,
+        runs: vec![KnownRun {
+            key: RunKey::of(&"prod".into(), &rank_id(job, 0)),
+            facts,
+            ranks: Vec::new(),
+            is_part: false,
+        }],
+        ..Commit::default()
+    };
+    let length = Duration::from_secs(30);
+    let lease = server.store.acquire_lease("tests", fixture::NOW, length);
+    let token = lease.await.unwrap().token;
+    server.store.commit(&commit, token).await.unwrap();
+}
+
 #[tokio::test]
 async fn the_list_says_whose_a_job_is_how_well_it_uses_its_gpus_and_what_they_cost() {
     let folder = tempfile::tempdir().unwrap();
@@ -89,20 +107,7 @@ async fn what_is_not_known_of_a_job_is_never_a_figure_and_one_that_left_the_memo
         world: 16,
         ..RunFacts::default()
     };
-    let commit = Commit {
-        number: 5_000,
-        runs: vec![KnownRun {
-            key: RunKey::of(&"prod".into(), &rank_id(old, 0)),
-            facts,
-            ranks: Vec::new(),
-            is_part: false,
-        }],
-        ..Commit::default()
-    };
-    let length = Duration::from_secs(30);
-    let lease = server.store.acquire_lease("tests", fixture::NOW, length);
-    let token = lease.await.unwrap().token;
-    server.store.commit(&commit, token).await.unwrap();
+    put_stored(&server, old, facts).await;
     let told = listed(&server, old).await;
     for figure in ["mfu_ratio", "usd_per_hour", "cost_of_attempt_usd"] {
         let missing = told[figure]["missing"].as_str().unwrap_or_default();
