@@ -16,10 +16,13 @@ use crate::catalog::{MetricId, gpu};
 use crate::tick::MAX_TICK_SECONDS;
 use crate::time::{Minute, SECONDS_PER_MINUTE, Timestamp};
 
+mod by_metric;
+
 pub mod counter;
 
 pub mod packed;
 
+pub use by_metric::ByMetric;
 pub use counter::{Counter, Meter, Stretch};
 pub use packed::UnpackError;
 
@@ -65,9 +68,9 @@ pub struct MinuteRow {
     /// Evidence by second.
     pub bitmaps: Bitmaps,
     /// Gauges by metric number; only metrics that the catalog keeps in minutes.
-    pub metrics: BTreeMap<MetricId, Aggregate>,
+    pub metrics: ByMetric<Aggregate>,
     /// Counters by metric number; only metrics that the catalog keeps in minutes.
-    pub counters: BTreeMap<MetricId, Counter>,
+    pub counters: ByMetric<Counter>,
     /// In which seconds who held it, by the number of the holder, above 0; at most [`MAX_HOLDERS`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub holders: BTreeMap<i64, u64>,
@@ -90,10 +93,10 @@ impl MinuteRow {
 
     /// Takes in one gauge's aggregate.
     pub fn add(&mut self, metric: MetricId, aggregate: Aggregate) {
-        self.metrics
-            .entry(metric)
-            .and_modify(|known| known.merge(&aggregate))
-            .or_insert(aggregate);
+        match self.metrics.get_mut(&metric) {
+            Some(known) => known.merge(&aggregate),
+            None => _ = self.metrics.insert(metric, aggregate),
+        }
     }
 
     /// Takes in points of one counter.
