@@ -11,8 +11,13 @@ use gpufleet_telemetry::time::Timestamp;
 /// Most blocks of one rank: ten minutes at one a shipment of 10 s.
 pub const MAX_BLOCKS: usize = 64;
 
+/// For how many more there is room once a rank's is full: each takes some hundred bytes, and a fleet has thousands of ranks.
+const GROWS_BY: usize = 8;
+
 /// What a block takes beside its packed steps, bytes.
 const BLOCK_BYTES: usize = 128;
+
+const _: () = assert!(size_of::<Held>() + 2 * size_of::<usize>() <= BLOCK_BYTES);
 
 /// A rank's last steps. Cheap to clone: blocks are shared.
 #[derive(Debug, Clone, Default)]
@@ -79,12 +84,16 @@ impl Ring {
             true => self.since_back,
             false => 0,
         };
-        self.since_back = before + 1;
-        self.bytes += held.bytes();
-        self.blocks.push_back(held);
-        if self.blocks.len() > MAX_BLOCKS {
+        // Before it is put in: one more than the most would double the room for all of them.
+        if self.blocks.len() >= MAX_BLOCKS {
             self.shorten();
         }
+        if self.blocks.len() == self.blocks.capacity() {
+            self.blocks.reserve_exact(GROWS_BY);
+        }
+        self.since_back = before.min(self.blocks.len()) + 1;
+        self.bytes += held.bytes();
+        self.blocks.push_back(held);
     }
 
     /// Lets the oldest block go, but never the newest.
@@ -243,6 +252,20 @@ mod tests {
             ring.shorten();
             assert_eq!(ring.span(), Some(span));
         }
+    }
+
+    #[test]
+    fn there_is_never_room_for_more_blocks_than_are_kept_and_hardly_for_more_than_there_are() {
+        let mut ring = Ring::default();
+        for number in 1..=3 * MAX_BLOCKS {
+            ring.push(&block(number as u64 * 10, number as i64 * 10));
+            assert_eq!(ring.blocks.len(), number.min(MAX_BLOCKS));
+            assert!(ring.blocks.capacity() < ring.blocks.len() + GROWS_BY);
+            assert!(ring.blocks.capacity() <= MAX_BLOCKS);
+            assert_eq!(ring.since_back, ring.blocks.len());
+        }
+        let bytes: usize = ring.blocks.iter().map(Held::bytes).sum();
+        assert_eq!(ring.bytes(), bytes);
     }
 
     #[test]
