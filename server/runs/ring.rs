@@ -15,7 +15,7 @@ pub const MAX_BLOCKS: usize = 64;
 const GROWS_BY: usize = 8;
 
 /// What a block takes beside its packed steps, bytes.
-const BLOCK_BYTES: usize = 128;
+const BLOCK_BYTES: usize = 96;
 
 const _: () = assert!(size_of::<Held>() + 2 * size_of::<usize>() <= BLOCK_BYTES);
 
@@ -38,8 +38,8 @@ struct Held {
     ended_at: Timestamp,
     tokens: u64,
     samples: u64,
-    /// Of all its steps.
-    times: StepTimes,
+    /// How long all its steps took. What else they did is asked of few ranks, and unpacked for them.
+    wall_ns: u64,
     packed: Arc<[u8]>,
 }
 
@@ -72,11 +72,7 @@ impl Ring {
             ended_at: block.ended_at,
             tokens: block.tokens,
             samples: block.samples,
-            times: block
-                .times
-                .iter()
-                .copied()
-                .fold(StepTimes::default(), StepTimes::and),
+            wall_ns: sum(&block.times).wall_ns,
             packed: steps::encode(std::slice::from_ref(block)).into(),
         };
         let follows = |last: &Held| last.next_step <= held.first_step;
@@ -128,7 +124,7 @@ impl Ring {
             tokens: sum.tokens.saturating_add(it.tokens),
             samples: sum.samples.saturating_add(it.samples),
             steps: sum.steps.saturating_add(it.next_step - it.first_step),
-            wall_ns: sum.wall_ns.saturating_add(it.times.wall_ns),
+            wall_ns: sum.wall_ns.saturating_add(it.wall_ns),
         })
     }
 
@@ -140,7 +136,9 @@ impl Ring {
             if steps >= least {
                 break;
             }
-            times = times.and(block.times);
+            for unpacked in block.unpack() {
+                times = times.and(sum(&unpacked.times));
+            }
             steps += block.next_step - block.first_step;
         }
         (times, steps)
@@ -201,6 +199,11 @@ impl Ring {
     fn segment(&self) -> impl Iterator<Item = &Held> {
         self.blocks.iter().rev().take(self.since_back)
     }
+}
+
+fn sum(times: &[StepTimes]) -> StepTimes {
+    let times = times.iter().copied();
+    times.fold(StepTimes::default(), StepTimes::and)
 }
 
 impl Held {
@@ -274,12 +277,14 @@ mod tests {
         assert_eq!(ring.last_steps(1), (StepTimes::default(), 0));
         for number in 1..=3 {
             let mut block = block(number * 10, number as i64 * 10);
-            block.times.iter_mut().for_each(|it| it.wall_ns = number);
+            let wall_ns = number * steps::RESOLUTION_NS;
+            block.times.iter_mut().for_each(|it| it.wall_ns = wall_ns);
             ring.push(&block);
         }
-        for (least, wall_ns, steps) in [(1, 30, 10), (10, 30, 10), (11, 50, 20), (99, 60, 30)] {
+        for (least, wall_us, steps) in [(1, 30, 10), (10, 30, 10), (11, 50, 20), (99, 60, 30)] {
             let (times, found) = ring.last_steps(least);
-            assert_eq!((times.wall_ns, found), (wall_ns, steps), "of {least}");
+            let found_us = times.wall_ns / steps::RESOLUTION_NS;
+            assert_eq!((found_us, found), (wall_us, steps), "of {least}");
         }
     }
 }
