@@ -13,18 +13,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::{MetricId, gpu};
+use crate::sorted::Sorted;
 use crate::tick::MAX_TICK_SECONDS;
 use crate::time::{Minute, SECONDS_PER_MINUTE, Timestamp};
-
-mod by_metric;
 
 pub mod counter;
 
 pub mod packed;
 
-pub use by_metric::ByMetric;
 pub use counter::{Counter, Meter, Stretch};
 pub use packed::UnpackError;
+
+/// What is kept of several metrics, by their numbers.
+pub type ByMetric<T> = Sorted<MetricId, T>;
 
 /// Most holders of one minute that are told apart: one each second. Who comes beyond that holds it as
 /// somebody who is not known.
