@@ -21,7 +21,7 @@ use gpufleet_analysis::serving;
 use gpufleet_analysis::states::{self, Accounted, Around, Carry, Hour, Policy};
 use gpufleet_program::section;
 use gpufleet_telemetry::identity::ResourceKind;
-use gpufleet_telemetry::minute::MinuteRow;
+use gpufleet_telemetry::minute::{ByMetric, MinuteRow};
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -233,8 +233,8 @@ fn ten_minutes(hour: i64, minutes: &BTreeMap<Minute, MinuteRow>) -> Vec<TenMinut
             stalled_s: 0,
             held_s: 0,
             holder_known_s: 0,
-            metrics: BTreeMap::new(),
-            counters: BTreeMap::new(),
+            metrics: ByMetric::default(),
+            counters: ByMetric::default(),
         });
         into.observed_s += count(row.bitmaps.observed);
         into.active_s += count(row.bitmaps.active);
@@ -242,10 +242,10 @@ fn ten_minutes(hour: i64, minutes: &BTreeMap<Minute, MinuteRow>) -> Vec<TenMinut
         into.held_s += count(row.bitmaps.held);
         into.holder_known_s += count(row.bitmaps.holder_known);
         for (metric, aggregate) in &row.metrics {
-            into.metrics
-                .entry(*metric)
-                .and_modify(|known| known.merge(aggregate))
-                .or_insert(*aggregate);
+            match into.metrics.get_mut(metric) {
+                Some(known) => known.merge(aggregate),
+                None => _ = into.metrics.insert(*metric, *aggregate),
+            }
         }
         let later = u32::try_from(minute.0.rem_euclid(10)).unwrap_or(0) * MILLIS_PER_MINUTE;
         for (metric, counter) in &row.counters {

@@ -5,12 +5,13 @@
 //! Job = (cluster, namespace, name, uid); run = (job, attempt); rank = (run, global rank): these
 //! have a file of their own, [`crate::training`].
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use crate::sorted::Sorted;
 
 /// One installed agent: random, kept in its state folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -73,7 +74,7 @@ pub struct Resource {
     /// Its id, unique within its kind and cluster.
     pub id: Arc<str>,
     /// Facts that change rarely, by the names in [`attribute`]: model, PCI address, driver, node.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Sorted<String, String>,
 }
 
 /// What one reading is about: a resource, or one part of it.
@@ -301,7 +302,7 @@ impl Resource {
         Self {
             kind,
             id: id.into(),
-            attributes: BTreeMap::new(),
+            attributes: Sorted::default(),
         }
     }
 

@@ -6,10 +6,13 @@
 //! Read in this order: [`time`], [`identity`], [`holder`] and [`training`] (when and who), [`catalog`] (every
 //! metric once), [`sample`] and [`event`] (what was read), [`minute`] and [`steps`] (what is kept),
 //! [`otlp`] and [`wire`] (how it travels), [`gpu_specs`] and [`pcie`] (what a card and its link could do at best).
+//! [`sorted`] is the map that all of them use for what there is much of.
 
 pub mod time;
 
 mod varint;
+
+pub mod sorted;
 
 pub mod identity;
 

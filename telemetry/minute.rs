@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::{MetricId, gpu};
+use crate::sorted::Sorted;
 use crate::tick::MAX_TICK_SECONDS;
 use crate::time::{Minute, SECONDS_PER_MINUTE, Timestamp};
 
@@ -22,6 +23,9 @@ pub mod packed;
 
 pub use counter::{Counter, Meter, Stretch};
 pub use packed::UnpackError;
+
+/// What is kept of several metrics, by their numbers.
+pub type ByMetric<T> = Sorted<MetricId, T>;
 
 /// Most holders of one minute that are told apart: one each second. Who comes beyond that holds it as
 /// somebody who is not known.
@@ -65,9 +69,9 @@ pub struct MinuteRow {
     /// Evidence by second.
     pub bitmaps: Bitmaps,
     /// Gauges by metric number; only metrics that the catalog keeps in minutes.
-    pub metrics: BTreeMap<MetricId, Aggregate>,
+    pub metrics: ByMetric<Aggregate>,
     /// Counters by metric number; only metrics that the catalog keeps in minutes.
-    pub counters: BTreeMap<MetricId, Counter>,
+    pub counters: ByMetric<Counter>,
     /// In which seconds who held it, by the number of the holder, above 0; at most [`MAX_HOLDERS`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub holders: BTreeMap<i64, u64>,
@@ -90,10 +94,10 @@ impl MinuteRow {
 
     /// Takes in one gauge's aggregate.
     pub fn add(&mut self, metric: MetricId, aggregate: Aggregate) {
-        self.metrics
-            .entry(metric)
-            .and_modify(|known| known.merge(&aggregate))
-            .or_insert(aggregate);
+        match self.metrics.get_mut(&metric) {
+            Some(known) => known.merge(&aggregate),
+            None => _ = self.metrics.insert(metric, aggregate),
+        }
     }
 
     /// Takes in points of one counter.

@@ -358,7 +358,7 @@ impl Recorded {
         let (kind, id) = (renamed.kind, renamed.id);
         let mut shown = facts.resource(kind, id, Origin::Recorded, "recorded");
         for (name, value) in renamed.attributes {
-            shown.attributes.entry(name).or_insert(value);
+            shown.attributes.insert_new(name, value);
         }
         let samples = self.source.samples.to_string();
         shown = shown

@@ -437,10 +437,9 @@ impl Entry {
         for source in &self.sources {
             names.extend(source.resource.attribute(attribute::SOURCE));
             for (name, value) in &source.resource.attributes {
-                merged
-                    .attributes
-                    .entry(name.clone())
-                    .or_insert_with(|| value.clone());
+                if merged.attribute(name).is_none() {
+                    merged.attributes.insert(name.clone(), value.clone());
+                }
             }
         }
         // The agent's own health beside the host's numbers does not make it their source.

@@ -235,7 +235,7 @@ pub async fn node(
         node: Node::of(&part.name, part.origin.name(), found),
         attributes: live
             .as_ref()
-            .map(|it| it.resource.attributes.clone())
+            .map(|it| it.resource.attributes.clone().into_iter().collect())
             .unwrap_or_default(),
         gpus: found.gpus.iter().map(Gpu::from).collect(),
         readings: live.as_ref().map(shape::readings).unwrap_or_default(),
@@ -325,7 +325,7 @@ pub async fn gpu(
     };
     Ok(Json(GpuDetail {
         gpu,
-        attributes: live.resource.attributes.clone(),
+        attributes: live.resource.attributes.clone().into_iter().collect(),
         all_readings: shape::readings(&live),
     }))
 }

@@ -279,7 +279,7 @@ fn reading(live: &Live, value: &LiveValue) -> Option<ReadingNow> {
         }),
         value: told.ok(),
         missing: told.err().map(|reason| reason.name()),
-        max: value.max,
+        max: value.max.as_deref().copied(),
         at: text::rfc3339(value.at),
         source: live.source(value.metric).to_owned(),
     })

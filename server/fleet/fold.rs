@@ -26,6 +26,10 @@ use crate::store::model::ResourceKey;
 /// Most readings kept live of one resource: the catalog's GPU metrics and 1,024 parts of two kinds.
 pub const MAX_VALUES: usize = 2_304;
 
+/// For how many more readings there is room once a resource's is full, and of many for this part of them more: most tell the
+/// same at each tick, and doubling would leave half of it empty.
+pub(super) const GROWS_BY: usize = 8;
+
 /// Readings of parts (processes, links) that were not told for this long are forgotten: the part is
 /// gone. Slow readings come every 60 s.
 const PART_FORGOTTEN: i64 = 300 * NANOS_PER_SECOND;
@@ -327,7 +331,7 @@ impl Tracked {
             Ok(place) => {
                 let known = &mut values[place];
                 if at >= known.at {
-                    (known.reading, known.max, known.at) = (reading, max, at);
+                    known.set(reading, max, at);
                 }
                 *hint = place + 1;
             }
@@ -341,9 +345,12 @@ impl Tracked {
                     metric,
                     part: known.or_else(|| part.cloned().map(Arc::new)),
                     reading,
-                    max,
+                    max: max.map(Box::new),
                     at,
                 };
+                if values.len() == values.capacity() {
+                    values.reserve_exact(GROWS_BY.max(values.len() / GROWS_BY));
+                }
                 values.insert(place, value);
                 *hint = place + 1;
             }

@@ -201,11 +201,14 @@ pub struct LiveValue {
     pub part: Option<Arc<Part>>,
     /// The value in the metric's base unit, or why there is none.
     pub reading: Reading,
-    /// The greatest sample of the tick, where the catalog asks for it.
-    pub max: Option<f64>,
+    /// The greatest sample of the tick, where the catalog asks for it: of one in twelve, which the others leave no room for.
+    pub max: Option<Box<f64>>,
     /// The time of the point.
     pub at: Timestamp,
 }
+
+// A fleet has a million of them.
+const _: () = assert!(size_of::<LiveValue>() <= 48);
 
 /// An agent as it was last heard of.
 #[derive(Debug, Clone, PartialEq)]
@@ -228,6 +231,17 @@ pub struct LiveAgent {
     pub lag: Duration,
     /// Whether old data is being drained from it.
     pub backfilling: bool,
+}
+
+impl LiveValue {
+    /// Takes in a newer point of it.
+    pub(super) fn set(&mut self, reading: Reading, max: Option<f64>, at: Timestamp) {
+        (self.reading, self.at) = (reading, at);
+        match (&mut self.max, max) {
+            (Some(known), Some(max)) => **known = max,
+            (known, max) => *known = max.map(Box::new),
+        }
+    }
 }
 
 impl Live {

@@ -1,43 +1,39 @@
-//! What of a resource waits for its commit: by minute, as it was folded.
+//! What of a resource waits for its commit: by minute, as the row that the store merges into its own.
 //!
-//! Rows are made of it when it is committed, not under the lock of its shard, for which data that comes in waits.
+//! Rows are handed out as they are, because what is copied here is copied for the whole fleet at once: the commit of a full
+//! server had in memory again all that had waited for it.
+
+use std::mem;
 
 use gpufleet_telemetry::catalog::MetricId;
-use gpufleet_telemetry::minute::{Aggregate, Bitmaps, Counter, MinuteRow};
+use gpufleet_telemetry::minute::{Aggregate, ByMetric, Counter, MinuteRow};
 use gpufleet_telemetry::time::Minute;
 
 use crate::store::model::{MinuteDelta, ResourceKey};
 
-/// What a minute that waits for its commit takes, without its metrics, in bytes.
-const MINUTE_BYTES: usize = 192;
+/// What a minute that waits for its commit takes, without its metrics, in bytes: the row with its key, and its holders.
+const MINUTE_BYTES: usize = size_of::<MinuteDelta>() + 192;
 
-/// What one metric of such a minute takes: in the delta and in the row it becomes.
-const AGGREGATE_BYTES: usize = 80;
+/// What one gauge of such a minute takes.
+const AGGREGATE_BYTES: usize = size_of::<(MetricId, Aggregate)>();
 
 /// The same of a counter: it has its runs on the heap.
-const COUNTER_BYTES: usize = 112;
+const COUNTER_BYTES: usize = size_of::<(MetricId, Counter)>() + 32;
 
-/// What waits of one resource, by minute, ascending.
+/// What waits of one resource.
 #[derive(Debug, Default)]
-pub(super) struct Pending(Vec<OfMinute>);
-
-#[derive(Debug)]
-struct OfMinute {
-    minute: Minute,
-    bitmaps: Bitmaps,
-    /// The seconds of each holder.
-    holders: Vec<(i64, u64)>,
-    /// By metric number, ascending.
-    metrics: Vec<(MetricId, Aggregate)>,
-    /// By metric number, ascending.
-    counters: Vec<(MetricId, Counter)>,
+pub(super) struct Pending {
+    /// By minute, ascending.
+    minutes: Vec<(Minute, MinuteRow)>,
+    /// How many gauges and counters the fullest row had that was handed out last: the next has as many.
+    room: (u16, u16),
 }
 
 /// What waited of one resource.
 #[derive(Debug)]
 pub(super) struct Waited {
     key: ResourceKey,
-    minutes: Vec<OfMinute>,
+    minutes: Vec<(Minute, MinuteRow)>,
 }
 
 impl Pending {
@@ -48,9 +44,11 @@ impl Pending {
         (metric, holder): (MetricId, Option<i64>),
         bits: u64,
     ) -> usize {
-        let (pending, grown) = self.of(minute);
-        pending.bitmaps.set(metric, bits);
-        pending.holders.extend(holder.map(|it| (it, bits)));
+        let (row, grown) = self.of(minute);
+        row.bitmaps.set(metric, bits);
+        if let Some(holder) = holder {
+            row.hold(holder, bits);
+        }
         grown
     }
 
@@ -61,12 +59,11 @@ impl Pending {
         metric: MetricId,
         aggregate: Aggregate,
     ) -> usize {
-        let (pending, mut grown) = self.of(minute);
-        let place = pending.metrics.partition_point(|(id, _)| *id < metric);
-        match pending.metrics.get_mut(place) {
-            Some((id, known)) if *id == metric => known.merge(&aggregate),
-            _ => {
-                pending.metrics.insert(place, (metric, aggregate));
+        let (row, mut grown) = self.of(minute);
+        match row.metrics.get_mut(&metric) {
+            Some(known) => known.merge(&aggregate),
+            None => {
+                row.metrics.insert(metric, aggregate);
                 grown += AGGREGATE_BYTES;
             }
         }
@@ -75,12 +72,11 @@ impl Pending {
 
     /// Adds what a counter told in a part of a minute; returns by how many bytes it grew.
     pub(super) fn count(&mut self, minute: Minute, metric: MetricId, counter: Counter) -> usize {
-        let (pending, mut grown) = self.of(minute);
-        let known = pending.counters.binary_search_by_key(&metric, |it| it.0);
-        match known {
-            Ok(place) => pending.counters[place].1.merge(&counter),
-            Err(place) => {
-                pending.counters.insert(place, (metric, counter));
+        let (row, mut grown) = self.of(minute);
+        match row.counters.get_mut(&metric) {
+            Some(known) => known.merge(&counter),
+            None => {
+                row.counters.insert(metric, counter);
                 grown += COUNTER_BYTES;
             }
         }
@@ -89,29 +85,39 @@ impl Pending {
 
     /// Hands out all of it; none where nothing waits.
     pub(super) fn take(&mut self, key: &ResourceKey) -> Option<Waited> {
-        let minutes = std::mem::take(&mut self.0);
-        (!minutes.is_empty()).then(|| Waited {
+        if self.minutes.is_empty() {
+            return None;
+        }
+        let minutes = mem::take(&mut self.minutes);
+        let most = |many: fn(&MinuteRow) -> usize| {
+            let most = minutes.iter().map(|(_, row)| many(row)).max();
+            most.and_then(|it| u16::try_from(it).ok()).unwrap_or(0)
+        };
+        self.room = (most(|it| it.metrics.len()), most(|it| it.counters.len()));
+        Some(Waited {
             key: key.clone(),
             minutes,
         })
     }
 
-    fn of(&mut self, minute: Minute) -> (&mut OfMinute, usize) {
-        let all = &mut self.0;
-        let place = all.partition_point(|it| it.minute < minute);
-        let is_known = all.get(place).is_some_and(|it| it.minute == minute);
+    fn of(&mut self, minute: Minute) -> (&mut MinuteRow, usize) {
+        let place = self.minutes.partition_point(|it| it.0 < minute);
+        let is_known = self.minutes.get(place).is_some_and(|it| it.0 == minute);
         if !is_known {
-            let pending = OfMinute {
-                minute,
-                bitmaps: Bitmaps::default(),
-                holders: Vec::new(),
-                metrics: Vec::new(),
-                counters: Vec::new(),
+            let (gauges, counters) = self.room;
+            let row = MinuteRow {
+                metrics: ByMetric::with_capacity(gauges.into()),
+                counters: ByMetric::with_capacity(counters.into()),
+                ..MinuteRow::default()
             };
-            all.insert(place, pending);
+            // Of fresh data it is one minute, or two: four would be the least that there is room for.
+            if self.minutes.len() < 2 {
+                self.minutes.reserve_exact(1);
+            }
+            self.minutes.insert(place, (minute, row));
         }
         let grown = if is_known { 0 } else { MINUTE_BYTES };
-        (&mut all[place], grown)
+        (&mut self.minutes[place].1, grown)
     }
 }
 
@@ -119,25 +125,54 @@ impl Waited {
     /// It as rows for the store.
     pub(super) fn rows(self) -> impl Iterator<Item = MinuteDelta> {
         let Self { key, minutes } = self;
-        minutes.into_iter().map(move |it| it.row(key.clone()))
+        minutes.into_iter().map(move |(minute, row)| MinuteDelta {
+            key: key.clone(),
+            minute,
+            row,
+        })
     }
 }
 
-impl OfMinute {
-    fn row(self, key: ResourceKey) -> MinuteDelta {
-        let mut row = MinuteRow {
-            bitmaps: self.bitmaps,
-            metrics: self.metrics.into_iter().collect(),
-            counters: self.counters.into_iter().collect(),
-            ..MinuteRow::default()
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::catalog::gpu;
+    use gpufleet_telemetry::identity::ResourceKind;
+
+    use super::*;
+
+    #[test]
+    fn what_waits_is_what_the_store_is_given_and_counts_as_much_as_it_takes() {
+        assert!(MINUTE_BYTES <= 360 && AGGREGATE_BYTES <= 40 && COUNTER_BYTES <= 72);
+        let key = ResourceKey {
+            cluster: "c".into(),
+            kind: ResourceKind::Gpu,
+            id: "GPU-1".into(),
         };
-        for (holder, seconds) in self.holders {
-            row.hold(holder, seconds);
-        }
-        MinuteDelta {
-            key,
-            minute: self.minute,
-            row,
+        let mut pending = Pending::default();
+        assert!(pending.take(&key).is_none());
+        for _ in 0..2 {
+            let mut expected = [Minute(1), Minute(2)].map(|it| (it, MinuteRow::default()));
+            // The later one first: old data may come after fresh.
+            for place in [1, 0, 1] {
+                let (minute, row) = &mut expected[place];
+                let grown = pending.bits(*minute, (gpu::HELD.id, Some(7)), 0b11);
+                let is_new = row.holders.is_empty();
+                assert_eq!(grown, if is_new { MINUTE_BYTES } else { 0 });
+                row.bitmaps.set(gpu::HELD.id, 0b11);
+                row.hold(7, 0b11);
+                let point = Aggregate::of_gauge(300.0, None).expect("finite");
+                let grown = pending.aggregate(*minute, gpu::POWER.id, point);
+                assert_eq!(grown, if is_new { AGGREGATE_BYTES } else { 0 });
+                row.add(gpu::POWER.id, point);
+                let total = Counter::point(9e6, 0, 10_000).expect("finite");
+                let grown = pending.count(*minute, gpu::ENERGY.id, total.clone());
+                assert_eq!(grown, if is_new { COUNTER_BYTES } else { 0 });
+                row.add_counter(gpu::ENERGY.id, &total);
+            }
+            let waited = pending.take(&key).expect("two minutes wait");
+            let found: Vec<_> = waited.rows().map(|it| (it.minute, it.row)).collect();
+            assert_eq!(found, expected);
+            assert_eq!(pending.room, (1, 1), "of each one, as the next is to have");
         }
     }
 }

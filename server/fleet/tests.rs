@@ -12,6 +12,8 @@ mod renamed;
 
 mod foreign;
 
+mod room;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

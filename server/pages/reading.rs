@@ -102,7 +102,7 @@ pub fn lines(live: &Live, metrics: &[Metric]) -> (Vec<Line>, Vec<String>) {
                 metric: metric.name,
                 help: metric.help,
                 cell: Cell::of_metric(metric, Some(value.reading)),
-                max: value.max.map(|max| quantity(metric.unit, max)),
+                max: value.max.as_deref().map(|max| quantity(metric.unit, *max)),
                 source: live.source(metric.id).to_owned(),
             }),
             None => never.push(plain_name(metric)),

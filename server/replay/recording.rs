@@ -234,10 +234,9 @@ impl Naming {
         let (kind, id) = (recorded.kind, Arc::clone(&recorded.id));
         let mut shown = self.facts.resource(kind, id, Origin::Live, name);
         for (name, value) in &recorded.attributes {
-            let attributes = &mut shown.attributes;
-            attributes
-                .entry(name.clone())
-                .or_insert_with(|| value.clone());
+            if shown.attribute(name).is_none() {
+                shown.attributes.insert(name.clone(), value.clone());
+            }
         }
         let shown = Arc::new(shown);
         self.known

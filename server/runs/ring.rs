@@ -11,8 +11,13 @@ use gpufleet_telemetry::time::Timestamp;
 /// Most blocks of one rank: ten minutes at one a shipment of 10 s.
 pub const MAX_BLOCKS: usize = 64;
 
+/// For how many more there is room once a rank's is full: each takes some hundred bytes, and a fleet has thousands of ranks.
+const GROWS_BY: usize = 8;
+
 /// What a block takes beside its packed steps, bytes.
-const BLOCK_BYTES: usize = 128;
+const BLOCK_BYTES: usize = 96;
+
+const _: () = assert!(size_of::<Held>() + 2 * size_of::<usize>() <= BLOCK_BYTES);
 
 /// A rank's last steps. Cheap to clone: blocks are shared.
 #[derive(Debug, Clone, Default)]
@@ -33,8 +38,8 @@ struct Held {
     ended_at: Timestamp,
     tokens: u64,
     samples: u64,
-    /// Of all its steps.
-    times: StepTimes,
+    /// How long all its steps took. What else they did is asked of few ranks, and unpacked for them.
+    wall_ns: u64,
     packed: Arc<[u8]>,
 }
 
@@ -67,11 +72,7 @@ impl Ring {
             ended_at: block.ended_at,
             tokens: block.tokens,
             samples: block.samples,
-            times: block
-                .times
-                .iter()
-                .copied()
-                .fold(StepTimes::default(), StepTimes::and),
+            wall_ns: sum(&block.times).wall_ns,
             packed: steps::encode(std::slice::from_ref(block)).into(),
         };
         let follows = |last: &Held| last.next_step <= held.first_step;
@@ -79,12 +80,16 @@ impl Ring {
             true => self.since_back,
             false => 0,
         };
-        self.since_back = before + 1;
-        self.bytes += held.bytes();
-        self.blocks.push_back(held);
-        if self.blocks.len() > MAX_BLOCKS {
+        // Before it is put in: one more than the most would double the room for all of them.
+        if self.blocks.len() >= MAX_BLOCKS {
             self.shorten();
         }
+        if self.blocks.len() == self.blocks.capacity() {
+            self.blocks.reserve_exact(GROWS_BY);
+        }
+        self.since_back = before.min(self.blocks.len()) + 1;
+        self.bytes += held.bytes();
+        self.blocks.push_back(held);
     }
 
     /// Lets the oldest block go, but never the newest.
@@ -119,7 +124,7 @@ impl Ring {
             tokens: sum.tokens.saturating_add(it.tokens),
             samples: sum.samples.saturating_add(it.samples),
             steps: sum.steps.saturating_add(it.next_step - it.first_step),
-            wall_ns: sum.wall_ns.saturating_add(it.times.wall_ns),
+            wall_ns: sum.wall_ns.saturating_add(it.wall_ns),
         })
     }
 
@@ -131,7 +136,9 @@ impl Ring {
             if steps >= least {
                 break;
             }
-            times = times.and(block.times);
+            for unpacked in block.unpack() {
+                times = times.and(sum(&unpacked.times));
+            }
             steps += block.next_step - block.first_step;
         }
         (times, steps)
@@ -194,6 +201,11 @@ impl Ring {
     }
 }
 
+fn sum(times: &[StepTimes]) -> StepTimes {
+    let times = times.iter().copied();
+    times.fold(StepTimes::default(), StepTimes::and)
+}
+
 impl Held {
     fn bytes(&self) -> usize {
         BLOCK_BYTES + self.packed.len()
@@ -246,17 +258,33 @@ mod tests {
     }
 
     #[test]
+    fn there_is_never_room_for_more_blocks_than_are_kept_and_hardly_for_more_than_there_are() {
+        let mut ring = Ring::default();
+        for number in 1..=3 * MAX_BLOCKS {
+            ring.push(&block(number as u64 * 10, number as i64 * 10));
+            assert_eq!(ring.blocks.len(), number.min(MAX_BLOCKS));
+            assert!(ring.blocks.capacity() < ring.blocks.len() + GROWS_BY);
+            assert!(ring.blocks.capacity() <= MAX_BLOCKS);
+            assert_eq!(ring.since_back, ring.blocks.len());
+        }
+        let bytes: usize = ring.blocks.iter().map(Held::bytes).sum();
+        assert_eq!(ring.bytes(), bytes);
+    }
+
+    #[test]
     fn the_last_steps_are_those_of_whole_blocks_from_the_newest_back_until_they_are_enough() {
         let mut ring = Ring::default();
         assert_eq!(ring.last_steps(1), (StepTimes::default(), 0));
         for number in 1..=3 {
             let mut block = block(number * 10, number as i64 * 10);
-            block.times.iter_mut().for_each(|it| it.wall_ns = number);
+            let wall_ns = number * steps::RESOLUTION_NS;
+            block.times.iter_mut().for_each(|it| it.wall_ns = wall_ns);
             ring.push(&block);
         }
-        for (least, wall_ns, steps) in [(1, 30, 10), (10, 30, 10), (11, 50, 20), (99, 60, 30)] {
+        for (least, wall_us, steps) in [(1, 30, 10), (10, 30, 10), (11, 50, 20), (99, 60, 30)] {
             let (times, found) = ring.last_steps(least);
-            assert_eq!((times.wall_ns, found), (wall_ns, steps), "of {least}");
+            let found_us = times.wall_ns / steps::RESOLUTION_NS;
+            assert_eq!((found_us, found), (wall_us, steps), "of {least}");
         }
     }
 }

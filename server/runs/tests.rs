@@ -303,7 +303,7 @@ fn a_rank_keeps_its_last_64_blocks_and_no_repeated_one() {
     let kept: Vec<u64> = ring.blocks().map(|it| it.first_step).collect();
     assert_eq!(kept.len(), ring::MAX_BLOCKS);
     assert_eq!((kept[0], kept[63]), (360, 990));
-    let own = kept.len() * 128
+    let own = kept.len() * 96
         + ring
             .blocks()
             .map(|it| gpufleet_telemetry::steps::encode(&[it]).len())

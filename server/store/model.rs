@@ -8,10 +8,9 @@ use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
 use gpufleet_analysis::owner::Holder;
 use gpufleet_analysis::serving::Served;
 use gpufleet_analysis::states::{Carry, HealthEvent, Held, Span};
-use gpufleet_telemetry::catalog::MetricId;
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{AgentId, Epoch, Resource, ResourceKind};
-use gpufleet_telemetry::minute::{Aggregate, Counter, MinuteRow};
+use gpufleet_telemetry::minute::{Aggregate, ByMetric, Counter, MinuteRow};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_telemetry::wire::Stream;
 
@@ -211,9 +210,9 @@ pub struct TenMinutes {
     /// Seconds in which it was known whether someone held it.
     pub holder_known_s: i64,
     /// Gauges by metric number.
-    pub metrics: BTreeMap<MetricId, Aggregate>,
+    pub metrics: ByMetric<Aggregate>,
     /// Counters by metric number; their moments count from the first of the ten minutes.
-    pub counters: BTreeMap<MetricId, Counter>,
+    pub counters: ByMetric<Counter>,
 }
 
 /// Which events are asked for. Empty fields ask for all.

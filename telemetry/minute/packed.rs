@@ -36,7 +36,7 @@ mod number;
 
 use number::Input;
 
-use super::{ALL_SECONDS, Aggregate, Bitmaps, MAX_HOLDERS, MinuteRow};
+use super::{ALL_SECONDS, Aggregate, Bitmaps, ByMetric, MAX_HOLDERS, MinuteRow};
 use crate::catalog::{self, Kind, MetricId};
 use crate::varint::put;
 
@@ -163,6 +163,7 @@ impl MinuteRow {
         let metrics = input.number("number of metrics", MAX_METRICS as u64)?;
         let mut row = Self {
             bitmaps,
+            metrics: ByMetric::with_capacity(metrics as usize),
             ..Self::default()
         };
         let mut next = 0;

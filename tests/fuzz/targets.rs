@@ -1,7 +1,6 @@
 //! What is fuzzed: everything that reads bytes of others. A target takes bytes and panics where it takes
 //! something for what it is not; that it refuses is right.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Mutex;
@@ -444,7 +443,6 @@ fn tick() -> ExportMetricsServiceRequest {
 fn packed_row() -> Vec<u8> {
     let mut row = MinuteRow::default();
     row.bitmaps.set(gpu::OBSERVED.id, ALL_SECONDS);
-    row.metrics = BTreeMap::new();
     row.add(
         gpu::POWER.id,
         Aggregate::of_gauge(300.0, None).expect("finite"),

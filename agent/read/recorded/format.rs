@@ -12,7 +12,7 @@
 //!
 //! Limits: [`MAX_LINE_BYTES`], [`MAX_ROUNDS`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ use gpufleet_telemetry::catalog::MetricId;
 use gpufleet_telemetry::event::Event;
 use gpufleet_telemetry::identity::{Part, PartKind, Resource, ResourceKind};
 use gpufleet_telemetry::sample::{Missing, Readings, ResourceSamples, Sample};
+use gpufleet_telemetry::sorted::Sorted;
 use gpufleet_telemetry::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +78,7 @@ struct Definition {
     number: u32,
     kind: ResourceKind,
     id: String,
-    attributes: BTreeMap<String, String>,
+    attributes: Sorted<String, String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -59,9 +59,7 @@ fn measured(rows: &[TenMinutes]) -> Measured {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use gpufleet_telemetry::minute::Aggregate;
+    use gpufleet_telemetry::minute::{Aggregate, ByMetric};
 
     use super::*;
 
@@ -73,7 +71,8 @@ mod tests {
             min: 0.0,
             max,
         };
-        let mut metrics = BTreeMap::from([(gpu::MEMORY_USED.id, aggregate(mean, peak))]);
+        let mut metrics = ByMetric::default();
+        metrics.insert(gpu::MEMORY_USED.id, aggregate(mean, peak));
         metrics.extend(tensor.map(|it| (gpu::TENSOR_ACTIVE.id, aggregate(it, 1.0))));
         TenMinutes {
             bucket,
@@ -83,7 +82,7 @@ mod tests {
             held_s: 600,
             holder_known_s: 600,
             metrics,
-            counters: BTreeMap::new(),
+            counters: ByMetric::default(),
         }
     }
 

@@ -16,18 +16,17 @@
 //! A moment is its seconds × 2 where it is a whole second, else its milliseconds × 2 + 1. Bits of a
 //! number that grew by little are a small number more.
 
-use std::collections::BTreeMap;
-
 use super::number::{Input, length};
 use super::{MAX_METRICS, UnpackError, most_common, own_or_common, step, stepped};
 use crate::catalog::MetricId;
+use crate::minute::ByMetric;
 use crate::minute::counter::{Counter, MAX_MOMENT, MAX_RUNS, Run};
 use crate::varint::put;
 
 /// Longest this part can be.
 pub(super) const MAX_BYTES: usize = 2 + 6 + MAX_METRICS * (3 + 5 + 2 + MAX_RUNS * (6 + 3 * 10));
 
-pub(super) fn pack(counters: &BTreeMap<MetricId, Counter>, common: u32, out: &mut Vec<u8>) {
+pub(super) fn pack(counters: &ByMetric<Counter>, common: u32, out: &mut Vec<u8>) {
     let many = counters.len().min(MAX_METRICS);
     put(many as u64, out);
     let covers = counters.values().map(|it| (it.runs[0].from, it.runs[0].to));
@@ -85,12 +84,9 @@ fn pack_counter(step: u64, common: u32, cover: (u32, u32), counter: &Counter, ou
     }
 }
 
-pub(super) fn unpack(
-    input: &mut Input<'_>,
-    common: u32,
-) -> Result<BTreeMap<MetricId, Counter>, UnpackError> {
-    let mut counters = BTreeMap::new();
+pub(super) fn unpack(input: &mut Input<'_>, common: u32) -> Result<ByMetric<Counter>, UnpackError> {
     let many = input.number("number of counters", MAX_METRICS as u64)?;
+    let mut counters = ByMetric::with_capacity(many as usize);
     if many == 0 {
         return Ok(counters);
     }

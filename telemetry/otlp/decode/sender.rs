@@ -96,7 +96,7 @@ impl Sender {
                 Self::Ours(Resource {
                     kind,
                     id,
-                    attributes: known,
+                    attributes: known.into_iter().collect(),
                 })
             }
             _ => Self::Foreign(known),
@@ -156,7 +156,7 @@ impl Sender {
             Self::Unprintable => return Resource::new(target.kind, &*target.id),
         };
         let mut resource = Resource {
-            attributes: known.clone(),
+            attributes: known.clone().into_iter().collect(),
             ..Resource::new(target.kind, &*target.id)
         };
         let mut learn = |name: &str, value: &str| {
