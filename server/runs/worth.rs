@@ -71,8 +71,11 @@ pub struct KeptWorths {
     /// By the only cluster that a reader may see and by the terms.
     newest: Answers<(Option<Arc<str>>, u64), Worths, Infallible>,
     /// Those of which pages of lists in an order were made, the newest first, by the only cluster that a reader may see.
-    paged: Mutex<VecDeque<(Option<Arc<str>>, Arc<Worths>)>>,
+    paged: Mutex<VecDeque<Paged>>,
 }
+
+/// A look, and the only cluster that its readers may see.
+type Paged = (Option<Arc<str>>, Arc<Worths>);
 
 impl Worth {
     /// That of a run.
