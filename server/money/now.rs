@@ -121,6 +121,8 @@ pub struct MoneySnapshot {
 pub struct PricedGpu {
     /// What it says of itself.
     pub resource: Arc<Resource>,
+    /// So many slices of so many of its card it is.
+    pub part: (u32, u32),
     /// What a second of it costs, nano-units; none without a price.
     pub second: Option<i64>,
     /// Whose it is.
@@ -417,6 +419,7 @@ fn take(
     }
     let known = PricedGpu {
         resource: it.resource,
+        part: it.idle.part,
         second: own_second,
         payer: it.idle.payer.clone(),
         state: it.idle.state,

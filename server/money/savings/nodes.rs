@@ -338,6 +338,7 @@ mod tests {
                 .with(attribute::ORIGIN, origin.name());
             let gpu = PricedGpu {
                 resource: Arc::new(card),
+                part: (1, 1),
                 second: Some(1_000),
                 payer: Payer::Nobody,
                 state: State::Unallocated,

@@ -194,6 +194,7 @@ mod tests {
             resource: Arc::new(
                 Resource::new(ResourceKind::Gpu, "GPU-a").with(attribute::GPU_MODEL, CARD),
             ),
+            part: (1, 1),
             second: None,
             payer: Payer::Nobody,
             state: State::ActiveUnrated,
