@@ -82,7 +82,8 @@ impl Seen {
                 .jobs
                 .get_mut(&(it.key.cluster.to_string(), it.job.clone()))
             {
-                job.idle(it, at);
+                let gpu = found.gpu(&it.key.cluster, &it.key.id);
+                job.idle(it, gpu.and_then(|gpu| gpu.last), at);
             }
         }
         if app.inventory.sees_nodes(moment) {
@@ -122,7 +123,7 @@ impl Seen {
             held_micros: 0,
             told: (0, Some(0)),
         });
-        let day = gpu.second.and_then(|it| it.checked_mul(DAY_S));
+        let day = gpu.last.and_then(|it| it.checked_mul(DAY_S));
         known.now.gpus += 1;
         known.hold(gpu.part);
         // Whether what starts will work is not seen yet: nothing was given back.
@@ -291,9 +292,9 @@ impl Job {
         self.held_micros += micros(part);
     }
 
-    /// Takes in one of these that is idle.
-    pub(super) fn idle(&mut self, it: &now::Idle, at: Timestamp) {
-        let day = it.day_cost.and_then(|it| i64::try_from(it).ok());
+    /// Takes in one of these that is idle, with what a second less of it would save.
+    pub(super) fn idle(&mut self, it: &now::Idle, second: Option<i64>, at: Timestamp) {
+        let day = second.and_then(|it| it.checked_mul(DAY_S));
         self.now.idle_micros += micros(it.part);
         self.now.idle_cost = sum(self.now.idle_cost, day);
         let for_s = it

@@ -286,7 +286,7 @@ fn idle_shares_are_told_by_their_parts_of_a_card() {
         };
         for (number, (part, idle_s)) in (0..).zip(shares) {
             job.hold(*part);
-            job.idle(&share(number, *part, *idle_s), now);
+            job.idle(&share(number, *part, *idle_s), Some(1), now);
         }
         let advice = job.advice("prod", "job:ml/note");
         (advice.today, advice.before.milli_gpus)

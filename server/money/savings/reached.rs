@@ -196,6 +196,7 @@ mod tests {
             ),
             part: (1, 1),
             second: None,
+            last: None,
             payer: Payer::Nobody,
             state: State::ActiveUnrated,
         };
