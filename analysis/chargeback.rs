@@ -24,6 +24,8 @@ mod make;
 
 mod cover;
 
+pub mod standing;
+
 mod price;
 
 mod spread;
@@ -90,6 +92,8 @@ pub struct Node {
     pub gpus: u32,
     /// On what terms it is paid. What a commitment covers is paid by that.
     pub basis: Basis,
+    /// The machine type that stands for one of its cards, by whose own rate it is priced while its own has none.
+    pub card: Option<String>,
     /// Of whom it is; none where nobody knows.
     pub seller: Option<Seller>,
 }

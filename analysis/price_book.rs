@@ -16,6 +16,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+mod by_card;
+
 pub mod catalog;
 
 pub mod export;

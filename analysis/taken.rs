@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chargeback::MILLIS_PER_DAY;
 use crate::ledger::MILLIS_PER_HOUR as HOUR_MS;
+use crate::lost::WHOLE_GPU;
 
 pub mod sight;
 
@@ -88,8 +89,10 @@ pub struct Advice {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Before {
-    /// GPUs of the job, of them idle ones for an idle job; nodes that there were.
+    /// GPUs of the job; nodes that there were. Of idle GPUs that were advised before `milli_gpus` was kept how many.
     pub count: u32,
+    /// Of idle GPUs how many these are together, thousandths: a share counts by its part of the card.
+    pub milli_gpus: u64,
     /// What these cost a day, nano-units; of nodes one of them.
     pub day_cost: Option<i64>,
     /// The run that it was told of; empty of other kinds.
@@ -207,6 +210,16 @@ impl Standing {
     /// Whether nothing moves it any more.
     pub const fn is_over(self) -> bool {
         matches!(self, Self::TakenAndOver | Self::Ended)
+    }
+}
+
+impl Before {
+    /// How many GPUs were idle, thousandths.
+    fn idle_milli(&self) -> u64 {
+        match self.milli_gpus {
+            0 => u64::from(self.count) * WHOLE_GPU,
+            known => known,
+        }
     }
 }
 

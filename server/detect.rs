@@ -29,7 +29,7 @@ use crate::auth::Grant;
 use crate::fleet::Fleet;
 use crate::inventory::Inventory;
 use crate::inventory::known::Moment;
-use crate::money::{Terms, payer};
+use crate::money::{CoveredNow, Terms, payer};
 use crate::notify::own;
 use crate::store::StoreError;
 
@@ -343,7 +343,9 @@ impl Detectors {
     /// One tick over what is known `around`, whether it is live or replayed; what is said of it goes to `tell`.
     pub fn judge(&mut self, around: TickInput<'_>, tell: impl FnOnce(Tick<'_>)) -> Coverage {
         let now = around.now;
-        let mut prices = Prices::at(around.terms, now);
+        let there = (around.fleet, around.inventory.0);
+        let covered = CoveredNow::of(there, &around.terms, now);
+        let mut prices = Prices::at(around.terms, Arc::new(covered), now);
         let mut before = std::mem::take(&mut self.before);
         let kept = (&mut self.watches, &before);
         let (seen, nodes) = gather::gather(around.fleet, kept, &mut prices, now);

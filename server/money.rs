@@ -1,5 +1,6 @@
 //! What GPU time costs and who pays: the prices, owners and budgets that hold now ([`terms`]), a month
-//! of the ledger as money ([`month`], [`report`]; [`daily`] for who asks in SQL), what is idle this moment ([`now`]), and
+//! of the ledger as money ([`month`], [`report`]; [`daily`] for who asks in SQL), what is idle this moment ([`now`]) at
+//! what that costs with commitments ([`covered`]), and
 //! what is advised with what becomes of it ([`savings`], [`advice`]).
 //!
 //! The judgement is analysis' (`price_book`, `owner`, `chargeback`); here is what it is asked with. Terms
@@ -40,6 +41,8 @@ pub mod digest;
 
 pub mod now;
 
+pub mod covered;
+
 pub mod payer;
 
 pub mod savings;
@@ -47,6 +50,7 @@ pub mod savings;
 pub mod advice;
 
 use budgets::Standings;
+pub use covered::CoveredNow;
 pub use terms::{Machine, Terms};
 
 /// How often files and tables are looked at.
@@ -109,6 +113,8 @@ pub struct Money {
     token: Mutex<Option<FencingToken>>,
     /// What is idle and what it costs, as it was last looked at.
     snapshots: now::Snapshots,
+    /// What commitments cover, as it was last looked at.
+    covered: covered::KeptCovered,
 }
 
 impl Money {
@@ -194,6 +200,12 @@ impl Money {
             .read()
             .unwrap_or_else(PoisonError::into_inner);
         standings.clone()
+    }
+
+    /// What commitments cover by these terms of the nodes that there are, looked at every few seconds.
+    pub fn covered(&self, app: &App, terms: &Terms) -> Arc<CoveredNow> {
+        let seen = (&*app.fleet, &*app.inventory);
+        self.covered.get(seen, terms, app.clock.now())
     }
 
     /// The terms as they were last read.

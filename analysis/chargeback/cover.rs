@@ -47,7 +47,7 @@ pub(super) struct Coverage {
 }
 
 /// Nodes that are alike: machine type, region and cluster.
-type Alike<'a> = (&'a str, &'a str, &'a str);
+pub(super) type Alike<'a> = (&'a str, &'a str, &'a str);
 
 /// Nodes that are alike in a period.
 #[derive(Default)]
@@ -68,6 +68,28 @@ struct Billed {
     index: usize,
     /// What of its time nothing covers yet, milliseconds.
     left: i64,
+}
+
+/// Commitments with their places, in the order in which they take: those of one cluster, then the others.
+pub(super) fn in_order(commitments: &[Commitment]) -> impl Iterator<Item = (usize, &Commitment)> {
+    let numbered = commitments.iter().enumerate();
+    let (of_all, of_one): (Vec<_>, Vec<_>) = numbered.partition(|it| it.1.cluster.is_empty());
+    of_one.into_iter().chain(of_all)
+}
+
+/// Whether a commitment may cover nodes that are paid on demand.
+pub(super) fn may_cover(commitment: &Commitment, nodes: Alike<'_>) -> bool {
+    let is_of_cluster = commitment.cluster.is_empty() || nodes.2 == commitment.cluster;
+    is_of_cluster && nodes.0 == commitment.machine_type && nodes.1 == commitment.region
+}
+
+/// What a commitment with so much room in an hour takes of kinds of nodes, of each of which so much is left.
+pub(super) fn taken(room: i64, left: &[i64]) -> Vec<i64> {
+    let used = left.iter().sum::<i64>().min(room);
+    // Nothing is divided where there is nothing.
+    let parts = apportion(i128::from(used), left).unwrap_or_default();
+    let part = |it: i128| i64::try_from(it).expect("a part is not above its weight");
+    parts.into_iter().map(part).collect()
 }
 
 impl Coverage {
@@ -103,10 +125,7 @@ impl Coverage {
                     kind.or_default().add(index, &asked.periods[index]);
                 }
             }
-            let numbered = commitments.iter().enumerate();
-            let (of_all, of_one): (Vec<_>, Vec<_>) =
-                numbered.partition(|it| it.1.cluster.is_empty());
-            for commitment in of_one.into_iter().chain(of_all) {
+            for commitment in in_order(commitments) {
                 coverage.cover(asked, commitment, time, &mut kinds);
             }
         }
@@ -130,11 +149,7 @@ impl Coverage {
         if time.1 <= commitment.from_ms || commitment.until_ms <= time.0 {
             return;
         }
-        let is_of = |it: &Alike<'_>| {
-            let is_of_cluster = commitment.cluster.is_empty() || it.2 == commitment.cluster;
-            is_of_cluster && it.0 == commitment.machine_type && it.1 == commitment.region
-        };
-        let fit = kinds.iter_mut().filter(|it| is_of(it.0));
+        let fit = kinds.iter_mut().filter(|it| may_cover(commitment, *it.0));
         let mut fit: Vec<&mut Kind> = fit.map(|it| it.1).collect();
         let mut unused_millis = 0;
         for (at, (from_ms, until_ms)) in hours(time).enumerate() {
@@ -142,15 +157,13 @@ impl Coverage {
             let held = held_until_ms - from_ms.max(commitment.from_ms);
             let room = held.max(0) * i64::from(commitment.nodes);
             let left: Vec<i64> = fit.iter().map(|it| it.left[at]).collect();
-            let used = left.iter().sum::<i64>().min(room);
+            let taken = taken(room, &left);
+            let used: i64 = taken.iter().sum();
             if until_ms + SETTLES_MS <= asked.now_ms {
                 unused_millis += room - used;
             }
-            // Nothing is divided where there is nothing.
-            let parts = apportion(i128::from(used), &left).unwrap_or_default();
-            for (kind, part) in fit.iter_mut().zip(parts) {
-                let part = i64::try_from(part);
-                kind.take(at, part.expect("a part is not above its weight"));
+            for (kind, part) in fit.iter_mut().zip(taken) {
+                kind.take(at, part);
             }
         }
         for kind in fit {

@@ -48,6 +48,7 @@ pub(crate) fn node(name: &str, basis: Basis) -> Node {
         gpu_model: "h100".to_owned(),
         gpus: 8,
         basis,
+        card: None,
         seller: None,
     }
 }

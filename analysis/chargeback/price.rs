@@ -34,8 +34,8 @@ pub(super) fn cost(rate_millis: i128) -> i128 {
     ratio(rate_millis, 1, HOUR_MS).expect("a rate is below 2^63 and a time below 2^62")
 }
 
-/// What has one price: machine type, region, card, how many of it, how it is paid.
-type Kind<'a> = (&'a str, &'a str, &'a str, u32, Basis);
+/// What has one price: machine type, region, card, how many of it, how it is paid, what stands for a card of it.
+type Kind<'a> = (&'a str, &'a str, &'a str, u32, Basis, Option<&'a str>);
 
 /// The price of each kind of node over the whole month, looked up once.
 pub(super) struct Prices<'a> {
@@ -172,10 +172,11 @@ impl<'a> Prices<'a> {
             node.gpu_model.as_str(),
             node.gpus,
             basis,
+            node.card.as_deref(),
         );
         let asked = self.asked;
         let known = self.known.entry(kind).or_insert_with(|| {
-            let quoted = asked.book.quote(&Ask {
+            let ask = Ask {
                 machine_type: kind.0,
                 region: kind.1,
                 gpu_model: kind.2,
@@ -183,8 +184,8 @@ impl<'a> Prices<'a> {
                 basis: kind.4,
                 from_ms: asked.from_ms,
                 until_ms: asked.until_ms,
-            });
-            quoted.into()
+            };
+            asked.book.quote_or_cards(&ask, kind.5).into()
         });
         Rc::clone(known)
     }

@@ -40,8 +40,8 @@ pub struct JobNow {
     pub gpus: u32,
     /// What these cost a day, nano-units; none where one has no price.
     pub day_cost: Option<i64>,
-    /// How many of them are idle.
-    pub idle: u32,
+    /// How many of them are idle, millionths: a share counts by its part of the card, rounded.
+    pub idle_micros: u64,
     /// What these cost a day.
     pub idle_cost: Option<i64>,
     /// How many of them nobody observes or knows whose they are, or have not come up yet.
@@ -63,6 +63,11 @@ pub struct RunNow {
     pub tokens_a_day: Option<i64>,
     /// The steps that it makes in a day.
     pub steps_a_day: Option<i64>,
+}
+
+/// Thousandths of GPUs by millionths: what parts of a card are rounded by adds up to less.
+pub const fn milli(micros: u64) -> u64 {
+    (micros + 500) / 1_000
 }
 
 /// Whether a value moved the way that was proposed.
@@ -135,7 +140,7 @@ impl Record {
             false => job.day_cost,
         };
         let is_changed = match is_idle {
-            true => job.idle < was.count,
+            true => milli(job.idle_micros) < was.idle_milli(),
             false => is_less(was_cost, is_cost) && (was_freed || self.standing != Standing::Told),
         };
         match is_changed {

@@ -304,7 +304,7 @@ fn idle_gpus_are_given_back_used_again_or_done_by_themselves() {
     let job = |idle: u32| {
         Some(JobNow {
             gpus: 8,
-            idle,
+            idle_micros: u64::from(idle) * 1_000_000,
             idle_cost: Some(i64::from(idle) * 30 * USD),
             ..JobNow::default()
         })
@@ -318,6 +318,25 @@ fn idle_gpus_are_given_back_used_again_or_done_by_themselves() {
         "nobody sees its GPUs"
     );
     assert_eq!(record.sight_of_job(None, true, true), Sight::Over);
+}
+
+#[test]
+fn a_card_that_is_cut_anew_is_not_given_back_and_a_share_of_it_is() {
+    let mut record = told(Kind::Idle, 2 * HOUR_MS);
+    // Seven slices of a card: two of them together are as many parts of it as one twice as large.
+    (record.advice.before.count, record.advice.before.milli_gpus) = (0, 1_000);
+    let sight = |idle_micros: u64| {
+        let job = JobNow {
+            gpus: 1,
+            idle_micros,
+            idle_cost: Some(0),
+            ..JobNow::default()
+        };
+        record.sight_of_job(Some(job), false, false)
+    };
+    assert_eq!(sight(7 * 142_857), Sight::Unchanged, "all of it");
+    assert_eq!(sight(2 * 285_714 + 428_571), Sight::Unchanged);
+    assert!(matches!(sight(6 * 142_857), Sight::Changed { .. }));
 }
 
 #[test]

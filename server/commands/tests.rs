@@ -1,6 +1,6 @@
 //! What is said of tables and invoices, what is kept of them, and what is refused.
 
-use gpufleet_server::money::Machine;
+use gpufleet_server::money::{CoveredNow, Machine, Terms};
 use gpufleet_server::store::StoreConfig;
 
 use super::*;
@@ -148,8 +148,12 @@ fn a_catalog_is_read_in_the_configured_currency_and_prices_machine_types_of_ones
         gpus: 4,
     };
     // 10 cores, 100 GiB and 4 GPUs: 140 an hour, a quarter of it a GPU.
-    let second = terms.gpu_second(&machine, now.millis() + 30 * 86_400_000);
-    assert_eq!(second, Ok(35_000_000_000 / 3_600));
+    let second = |terms: &Terms, at_ms: i64| {
+        let second = terms.gpu_second(&machine, &CoveredNow::default(), at_ms);
+        second.map(|it| it.mean)
+    };
+    let in_a_month = now.millis() + 30 * 86_400_000;
+    assert_eq!(second(&terms, in_a_month), Ok(35_000_000_000 / 3_600));
     // The same file of a month later prices that month, and takes nothing from the one before.
     let november = page
         .replace("2026-10-01", "2026-11-01")
@@ -167,7 +171,7 @@ fn a_catalog_is_read_in_the_configured_currency_and_prices_machine_types_of_ones
     let at = |text: &str| gpufleet_analysis::table::moment(text).expect("a date");
     let hours = [("2026-10-20", 140), ("2026-11-20", 156)];
     for (day, hour) in hours {
-        let second = terms.gpu_second(&machine, at(day));
+        let second = second(&terms, at(day));
         assert_eq!(second, Ok(hour * 1_000_000_000 / 4 / 3_600), "{day}");
     }
     // In dollars none of it is a price, and nothing takes the place of what is there.

@@ -1,4 +1,5 @@
-//! What a second of a GPU costs now: by what its node is, else by the card's name.
+//! What a second of a GPU costs now, as the month books it: by what its node is, with what commitments cover of nodes like
+//! that, else by the card's name.
 //!
 //! Limits: one lookup for each kind of node and tick; what has no price is unpriced, never free.
 
@@ -13,11 +14,12 @@ use gpufleet_telemetry::identity::Resource;
 use gpufleet_telemetry::time::Timestamp;
 
 use crate::fleet::Live;
-use crate::money::{Machine, Terms};
+use crate::money::{CoveredNow, Machine, Terms};
 
 /// Prices of one tick.
 pub struct Prices {
     terms: Arc<Terms>,
+    covered: Arc<CoveredNow>,
     at_ms: i64,
     known: HashMap<[String; 5], HashMap<u32, Option<i64>>>,
 }
@@ -61,10 +63,11 @@ pub fn check(table: &BTreeMap<String, String>) -> Result<(), PriceError> {
 }
 
 impl Prices {
-    /// What holds at this moment.
-    pub fn at(terms: Arc<Terms>, now: Timestamp) -> Self {
+    /// What holds at this moment, at which so much is covered by commitments.
+    pub fn at(terms: Arc<Terms>, covered: Arc<CoveredNow>, now: Timestamp) -> Self {
         Self {
             terms,
+            covered,
             at_ms: now.millis(),
             known: HashMap::new(),
         }
@@ -111,10 +114,11 @@ impl Prices {
             machine.gpu_model,
         ];
         let of_kind = self.known.entry(key.map(str::to_owned)).or_default();
-        let (terms, at_ms) = (&self.terms, self.at_ms);
-        *of_kind
-            .entry(machine.gpus)
-            .or_insert_with(|| terms.gpu_second(machine, at_ms).ok())
+        let (terms, covered, at_ms) = (&self.terms, &self.covered, self.at_ms);
+        *of_kind.entry(machine.gpus).or_insert_with(|| {
+            let second = terms.gpu_second(machine, covered, at_ms).ok();
+            second.map(|it| it.mean)
+        })
     }
 }
 
@@ -137,7 +141,8 @@ mod tests {
             stored: Vec::new(),
         });
         assert_eq!(terms.findings, [""; 0]);
-        Prices::at(Arc::new(terms), Timestamp::from_seconds(1_795_000_000))
+        let at = Timestamp::from_seconds(1_795_000_000);
+        Prices::at(Arc::new(terms), Arc::default(), at)
     }
 
     #[test]
@@ -176,7 +181,8 @@ mod tests {
             files: Vec::new(),
             stored: Vec::new(),
         });
-        let mut prices = Prices::at(Arc::new(terms), Timestamp::from_seconds(1_795_000_000));
+        let at = Timestamp::from_seconds(1_795_000_000);
+        let mut prices = Prices::at(Arc::new(terms), Arc::default(), at);
         assert_eq!(prices.of_rank("lab"), Some(1_000_000));
         assert_eq!(prices.of_rank("prod"), None, "unpriced, not free");
     }

@@ -75,6 +75,9 @@ pub struct Days {
     pub unreadable: Vec<UnreadDay>,
     /// Nodes that the inventory had in that time, by cluster, name and when they began.
     pub lives: Vec<NodeLife>,
+    /// Of those that began on the last day the day after it, as far as it is there: by its cards is seen that a node was
+    /// renamed.
+    pub next_day: Vec<LedgerDay>,
     /// Clusters at which a server looked, with the days on which it did.
     pub looked: BTreeSet<(String, i64)>,
     /// Runs that were preempted in that time.

@@ -16,6 +16,7 @@ use gpufleet_analysis::owner::{Holder, Payer, idle};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::covered::{CoveredNow, SecondPrice};
 use super::{Machine, Terms};
 use crate::App;
 use crate::answers::Answers;
@@ -121,8 +122,12 @@ pub struct MoneySnapshot {
 pub struct PricedGpu {
     /// What it says of itself.
     pub resource: Arc<Resource>,
-    /// What a second of it costs, nano-units; none without a price.
+    /// So many slices of so many of its card it is.
+    pub part: (u32, u32),
+    /// What a second of it costs as the month books it, nano-units; none without a price.
     pub second: Option<i64>,
+    /// What a second less of it would save ([`SecondPrice::last`]).
+    pub last: Option<i64>,
     /// Whose it is.
     pub payer: Payer,
     /// What it does.
@@ -137,7 +142,7 @@ struct OfNode {
     /// Its node pool; empty where it is not known or nobody asks.
     pool: String,
     /// What a second of one of its GPUs costs, looked up once for each model.
-    seconds: HashMap<String, Result<i64, String>>,
+    seconds: HashMap<String, Result<SecondPrice, String>>,
 }
 
 /// A card that has shares.
@@ -247,6 +252,7 @@ pub fn now(
         cut.parts.push(it.idle.part);
         cut.is_heard |= !it.is_silent;
     }
+    let covered = CoveredNow::of((fleet, inventory), terms, at);
     let mut found = MoneySnapshot {
         at,
         ..MoneySnapshot::default()
@@ -267,7 +273,7 @@ pub fn now(
             .map(|it| it.of_node(&name.0, &name.1).to_owned());
         let node = nodes.entry(name).or_default();
         node.pool = node_pool.unwrap_or_default();
-        take(&mut found, it, node, terms, at);
+        take(&mut found, it, node, (terms, &covered), at);
     }
     let since = |it: &Idle| it.since.unwrap_or(Timestamp(i64::MAX));
     found
@@ -362,7 +368,7 @@ fn take(
     found: &mut MoneySnapshot,
     mut it: IdleCandidate,
     node: &mut OfNode,
-    terms: &Terms,
+    (terms, covered): (&Terms, &CoveredNow),
     at: Timestamp,
 ) {
     let model = it
@@ -374,18 +380,21 @@ fn take(
     let second = node.seconds.entry(model.clone()).or_insert_with(|| {
         let resource = node.resource.as_deref();
         let machine = Machine::told(&cluster, resource, &model, node.gpus.max(1));
-        let second = terms.gpu_second(&machine, at.millis());
+        let second = terms.gpu_second(&machine, covered, at.millis());
         second.map_err(|why| why.to_string())
     });
     let (slices, of) = it.idle.part;
-    let mut own_second = None;
+    let (mut own_second, mut own_last) = (None, None);
     match second {
         Ok(second) => {
-            let part =
-                |seconds: i128| i128::from(*second) * seconds * i128::from(slices) / i128::from(of);
-            it.idle.day_cost = Some(part(DAY_S));
-            *found.hour_cost.entry(it.idle.origin).or_default() += part(3_600);
-            own_second = i64::try_from(part(1)).ok();
+            let part = |second: i64, seconds: i128| {
+                i128::from(second) * seconds * i128::from(slices) / i128::from(of)
+            };
+            it.idle.day_cost = Some(part(second.mean, DAY_S));
+            let hour = part(second.mean, 3_600);
+            *found.hour_cost.entry(it.idle.origin).or_default() += hour;
+            own_second = i64::try_from(part(second.mean, 1)).ok();
+            own_last = i64::try_from(part(second.last, 1)).ok();
         }
         Err(why) => {
             let fix = format!("[detect.gpu_hour_usd] \"{model}\" = \"what an hour costs\"");
@@ -417,7 +426,9 @@ fn take(
     }
     let known = PricedGpu {
         resource: it.resource,
+        part: it.idle.part,
         second: own_second,
+        last: own_last,
         payer: it.idle.payer.clone(),
         state: it.idle.state,
     };

@@ -339,7 +339,7 @@ fn holders(found: &MoneySnapshot) -> Vec<Holding<'_>> {
     }
     // What is simulated stands behind what is live.
     let rank = |it: &Holding<'_>| {
-        let second = i128::from(it.first.second.unwrap_or(0));
+        let second = i128::from(it.first.last.unwrap_or(0));
         let dear = second * i128::try_from(it.gpus.len()).unwrap_or(0);
         (
             it.first.resource.origin() != Origin::Live,
@@ -368,7 +368,7 @@ fn asked(
 ) -> Option<Choice> {
     let resource = &holding.first.resource;
     let model = resource.attribute(attribute::GPU_MODEL)?;
-    let card = cards::card(specs.lookup(model)?, holding.first.second?)?;
+    let card = cards::card(specs.lookup(model)?, holding.first.last?)?;
     let cluster = &holding.gpus[0].cluster;
     let node = node(
         app,

@@ -3,8 +3,8 @@
 //! A node is priced by its machine type, region and provisioning; where its machine type has own rates there, by those
 //! from the first on, unless it is told to be Spot. One that tells no machine type, or one
 //! of which no rate is known at the time, is priced by the configured price of its GPU, if there is one: an own rate,
-//! of each card by itself, so that how many a node has need not be known. A rate of an imported table goes
-//! before shipped ones that begin when it does or later.
+//! of each card by itself, so that how many a node has need not be known. One that a commitment may cover is a whole node
+//! all the same, of which the rest costs that. An imported rate goes before shipped ones that begin when it does or later.
 //!
 //! Limits: [`MAX_FINDINGS`] findings, [`MAX_OF_ONE`] of one table while others have some; the others are
 //! counted.
@@ -99,6 +99,8 @@ pub struct PricedAs {
     /// With the moment from which own rates of its machine type count.
     bought: Option<(i64, Whole)>,
     rented: Whole,
+    /// When commitments may cover it while it is rented.
+    committed: Vec<(i64, i64)>,
     of_card: Option<Paid>,
 }
 
@@ -292,6 +294,10 @@ impl Terms {
             .find(|it| self.book.machine(it).is_some());
         PricedAs {
             bought,
+            committed: match rented {
+                Basis::OnDemand => self.committed(machine, from_ms, until_ms),
+                _ => Vec::new(),
+            },
             rented: Whole::of(paid, &stretches),
             of_card: of_card.map(|name| (name, Basis::Own, 1)),
         }
@@ -303,27 +309,60 @@ impl Terms {
         priced.within(at_ms, at_ms + 1).clone()
     }
 
-    /// What one of its GPUs costs a second at a moment, with its part of the node, nano-units.
-    ///
-    /// # Errors
-    /// When there is no price, with the reason.
-    pub fn gpu_second(&self, machine: &Machine<'_>, at_ms: i64) -> Result<i64, Unpriced> {
-        let found = self.machine(machine, at_ms);
-        self.book
-            .gpu_second(&ask(machine, &found, at_ms, at_ms + 1))
+    /// When in a time commitments may cover such a node.
+    fn committed(&self, machine: &Machine<'_>, from_ms: i64, until_ms: i64) -> Vec<(i64, i64)> {
+        let all = self.book.commitments().iter();
+        let of_it = all.filter(|it| {
+            let is_of_cluster = it.cluster.is_empty() || it.cluster == machine.cluster;
+            let is_alike = (it.machine_type.as_str(), it.region.as_str())
+                == (machine.machine_type, machine.region);
+            is_alike && is_of_cluster && it.from_ms < until_ms && from_ms < it.until_ms
+        });
+        of_it.map(|it| (it.from_ms, it.until_ms)).collect()
     }
 }
 
 impl PricedAs {
-    /// As what it is priced in a part of that time: by its machine type where that has a price in it.
+    /// As what it is priced in a part of that time: by its machine type where that has a price in it, or a commitment may
+    /// cover it.
     pub fn within(&self, from_ms: i64, until_ms: i64) -> &Paid {
-        let bought = self.bought.as_ref().filter(|it| it.0 < until_ms);
-        let whole = bought.map_or(&self.rented, |it| &it.1);
-        let mut priced = whole.priced.iter();
-        let is_priced = priced.any(|it| it.0 < until_ms && from_ms < it.1);
-        let of_card = self.of_card.as_ref().filter(|_| !is_priced);
-        of_card.unwrap_or(&whole.paid)
+        match self.card(from_ms, until_ms) {
+            Some(card) if !self.is_committed(from_ms, until_ms) => card,
+            _ => &self.whole(until_ms).paid,
+        }
     }
+
+    /// The machine type that stands for one of its cards, by which costs what no commitment covers of it where its own
+    /// has no price in that part; none where it has one, or its card has none.
+    pub fn card_beside(&self, from_ms: i64, until_ms: i64) -> Option<&str> {
+        let card = self.card(from_ms, until_ms)?;
+        let is_committed = self.is_committed(from_ms, until_ms);
+        is_committed.then_some(card.0.as_str())
+    }
+
+    /// By which card it is priced, where its machine type has no price.
+    fn card(&self, from_ms: i64, until_ms: i64) -> Option<&Paid> {
+        let is_priced = overlaps(&self.whole(until_ms).priced, from_ms, until_ms);
+        self.of_card.as_ref().filter(|_| !is_priced)
+    }
+
+    fn is_committed(&self, from_ms: i64, until_ms: i64) -> bool {
+        self.bought(until_ms).is_none() && overlaps(&self.committed, from_ms, until_ms)
+    }
+
+    fn whole(&self, until_ms: i64) -> &Whole {
+        self.bought(until_ms).unwrap_or(&self.rented)
+    }
+
+    fn bought(&self, until_ms: i64) -> Option<&Whole> {
+        let bought = self.bought.as_ref().filter(|it| it.0 < until_ms);
+        bought.map(|it| &it.1)
+    }
+}
+
+/// Whether any of these is in a time.
+fn overlaps(all: &[(i64, i64)], from_ms: i64, until_ms: i64) -> bool {
+    all.iter().any(|it| it.0 < until_ms && from_ms < it.1)
 }
 
 impl Whole {
@@ -345,7 +384,8 @@ fn has_begun(stretch: &Stretch) -> bool {
     )
 }
 
-fn ask<'a>(
+/// What a price is asked by.
+pub(super) fn ask<'a>(
     machine: &Machine<'a>,
     (machine_type, basis, gpus): &'a Paid,
     from_ms: i64,

@@ -161,7 +161,9 @@ pub fn price(app: &App, (key, run): (&RunKey, &Run)) -> Result<i64, String> {
     let gpus = run.gpus_computing();
     let seen = lookup::GpusSeen::of(&app.fleet, (key, run));
     let mut nodes = BTreeMap::new();
-    let mut prices = Prices::at(app.money.terms(), app.clock.now());
+    let terms = app.money.terms();
+    let covered = app.money.covered(app, &terms);
+    let mut prices = Prices::at(terms, covered, app.clock.now());
     let mut sum: i128 = 0;
     for gpu in &gpus {
         let known = seen.card(gpu).zip(seen.node(gpu));

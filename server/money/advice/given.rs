@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gpufleet_analysis::ledger::{MILLIS_PER_HOUR, State};
 use gpufleet_analysis::owner::{Holder, Payer};
 use gpufleet_analysis::shutdown::hour_of_week;
-use gpufleet_analysis::taken::sight::{JobNow, RunNow};
+use gpufleet_analysis::taken::sight::{JobNow, RunNow, milli};
 use gpufleet_analysis::taken::{Advice, Before, Kind, Record, Sight, Standing};
 use gpufleet_analysis::unused::IDLE_AFTER_S;
 use gpufleet_telemetry::gpu_specs::Specs;
@@ -23,6 +23,7 @@ use crate::inventory;
 use crate::inventory::known::Moment;
 use crate::money::now;
 use crate::money::savings::{Off, RightSize, Savings};
+use crate::words::text;
 
 /// GPUs of a job that are remembered.
 const MAX_GPUS: usize = 32;
@@ -56,8 +57,10 @@ pub(super) struct Job {
     pub(super) payer: String,
     /// Its GPUs, each with its node before it.
     pub(super) gpus: Vec<(String, String)>,
-    /// Of its GPUs those that have been idle for so long that it is said, and what these cost a day.
-    pub(super) told: (u32, Option<i64>),
+    /// How many GPUs it has, millionths: a share counts by its part of the card.
+    pub(super) held_micros: u64,
+    /// Of them those that have been idle for so long that it is said, millionths, and what these cost a day.
+    pub(super) told: (u64, Option<i64>),
 }
 
 impl Seen {
@@ -79,7 +82,8 @@ impl Seen {
                 .jobs
                 .get_mut(&(it.key.cluster.to_string(), it.job.clone()))
             {
-                job.idle(it, at);
+                let gpu = found.gpu(&it.key.cluster, &it.key.id);
+                job.idle(it, gpu.and_then(|gpu| gpu.last), at);
             }
         }
         if app.inventory.sees_nodes(moment) {
@@ -116,10 +120,12 @@ impl Seen {
             origin: gpu.resource.origin(),
             payer: gpu.payer.name().to_owned(),
             gpus: Vec::new(),
+            held_micros: 0,
             told: (0, Some(0)),
         });
-        let day = gpu.second.and_then(|it| it.checked_mul(DAY_S));
+        let day = gpu.last.and_then(|it| it.checked_mul(DAY_S));
         known.now.gpus += 1;
+        known.hold(gpu.part);
         // Whether what starts will work is not seen yet: nothing was given back.
         let is_seen = is_observed && gpu.state != State::StartingPod;
         known.now.unseen += u32::from(!is_seen);
@@ -281,20 +287,27 @@ impl Job {
             .collect()
     }
 
-    fn idle(&mut self, it: &now::Idle, at: Timestamp) {
-        let day = it.day_cost.and_then(|it| i64::try_from(it).ok());
-        self.now.idle += 1;
+    /// Takes in a GPU or share that it has.
+    pub(super) fn hold(&mut self, part: (u32, u32)) {
+        self.held_micros += micros(part);
+    }
+
+    /// Takes in one of these that is idle, with what a second less of it would save.
+    pub(super) fn idle(&mut self, it: &now::Idle, second: Option<i64>, at: Timestamp) {
+        let day = second.and_then(|it| it.checked_mul(DAY_S));
+        self.now.idle_micros += micros(it.part);
         self.now.idle_cost = sum(self.now.idle_cost, day);
         let for_s = it
             .since
             .map_or(0, |since| at.since(since) / NANOS_PER_SECOND);
         if for_s >= IDLE_AFTER_S {
-            self.told = (self.told.0 + 1, sum(self.told.1, day));
+            self.told = (self.told.0 + micros(it.part), sum(self.told.1, day));
         }
     }
 
     /// That idle GPUs be given back.
-    fn advice(&self, cluster: &str, job: &str) -> Advice {
+    pub(super) fn advice(&self, cluster: &str, job: &str) -> Advice {
+        let (told, held) = (milli(self.told.0), milli(self.held_micros));
         Advice {
             kind: Kind::Idle,
             cluster: cluster.to_owned(),
@@ -302,11 +315,15 @@ impl Job {
             about: job.to_owned(),
             payer: self.payer.clone(),
             what: "GPUs".to_owned(),
-            today: format!("{} of {} idle", self.told.0, self.now.gpus),
+            today: format!(
+                "{} of {} idle",
+                text::gpu_count(told),
+                text::gpu_count(held)
+            ),
             proposed: "given back, or used".to_owned(),
             worth: self.told.1,
             before: Before {
-                count: self.told.0,
+                milli_gpus: told,
                 day_cost: self.told.1,
                 gpus: self.remembered(),
                 ..Before::default()
@@ -321,6 +338,12 @@ fn settled(it: &Record, mut again: Advice, around: &Around) -> Advice {
         again.before.count = it.advice.before.count;
     }
     again
+}
+
+/// So many slices of so many of a card, millionths of it.
+fn micros((slices, of): (u32, u32)) -> u64 {
+    let of = u64::from(of.max(1));
+    (u64::from(slices) * 1_000_000 + of / 2) / of
 }
 
 fn sum(one: Option<i64>, other: Option<i64>) -> Option<i64> {

@@ -40,7 +40,7 @@ fn seen(jobs: &[(&str, u32)], holder: Option<&str>) -> Seen {
         let now = JobNow {
             gpus: 2,
             day_cost: Some(48),
-            idle: *idle,
+            idle_micros: u64::from(*idle) * 1_000_000,
             idle_cost: Some(24 * i64::from(*idle)),
             unseen: 0,
         };
@@ -254,6 +254,50 @@ fn in_a_day_a_hundred_are_taken_up_the_dearest_first() {
     assert_eq!(book.entries.len(), MAX_A_DAY);
     book.look(&nothing, given, START + MILLIS_PER_DAY);
     assert_eq!(book.entries.len(), 2 * MAX_A_DAY);
+}
+
+#[test]
+fn idle_shares_are_told_by_their_parts_of_a_card() {
+    const LONG: i64 = 86_400;
+    let now = Timestamp::from_seconds(1_790_000_000);
+    let share = |number: u32, part: (u32, u32), idle_s: i64| {
+        let key = crate::store::model::ResourceKey {
+            cluster: "prod".into(),
+            kind: gpufleet_telemetry::identity::ResourceKind::Share,
+            id: format!("MIG-{number}").into(),
+        };
+        crate::money::now::Idle {
+            key,
+            origin: Origin::Live,
+            node: "node-1".into(),
+            index: String::new(),
+            state: gpufleet_analysis::ledger::State::Parked,
+            since: Some(now.shifted(-idle_s * 1_000_000_000)),
+            job: "job:ml/note".to_owned(),
+            payer: gpufleet_analysis::owner::Payer::Nobody,
+            part,
+            day_cost: Some(1),
+        }
+    };
+    let advised = |shares: &[((u32, u32), i64)]| {
+        let mut job = Job {
+            told: (0, Some(0)),
+            ..Job::default()
+        };
+        for (number, (part, idle_s)) in (0..).zip(shares) {
+            job.hold(*part);
+            job.idle(&share(number, *part, *idle_s), Some(1), now);
+        }
+        let advice = job.advice("prod", "job:ml/note");
+        (advice.today, advice.before.milli_gpus)
+    };
+    let told = |text: &str, milli: u64| (text.to_owned(), milli);
+    let three = [((2, 4), LONG), ((2, 4), LONG), ((2, 4), LONG)];
+    assert_eq!(advised(&three), told("1.5 of 1.5 idle", 1_500));
+    let sevenths = [((1, 7), LONG); 7];
+    assert_eq!(advised(&sevenths), told("1 of 1 idle", 1_000));
+    let some = [((1, 1), LONG), ((1, 5), 1)];
+    assert_eq!(advised(&some), told("1 of 1.2 idle", 1_000), "not for long");
 }
 
 #[test]

@@ -56,23 +56,32 @@ fn left_out(of_all: &[Commitment]) -> Option<String> {
 mod tests {
     use std::sync::Arc;
 
+    use gpufleet_analysis::chargeback::commitments::Commitments;
     use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
     use gpufleet_analysis::ledger::{Energy, Reason, State};
+    use gpufleet_analysis::money::ratio;
     use gpufleet_analysis::price_book::load;
-    use gpufleet_telemetry::identity::Origin;
+    use gpufleet_telemetry::identity::{Origin, Resource, attribute};
     use gpufleet_telemetry::time::Timestamp;
 
     use super::super::fixture::day_of_card;
     use super::super::{Month, charge};
     use super::*;
-    use crate::money::Terms;
+    use crate::config::Config;
+    use crate::fleet::Fleet;
+    use crate::inventory::Inventory;
+    use crate::money::covered::SecondPrice;
     use crate::money::terms::Sources;
+    use crate::money::{CoveredNow, Machine, Terms};
     use crate::store::model::{DayFacts, DayTime, LedgerDay};
+    use crate::view::fixture::{self, Does, NOW};
 
     const DAY: i64 = 20_000;
     const HOUR: i64 = 3_600_000;
     /// A dollar, in nano-units.
     const DOLLAR: i128 = 1_000_000_000;
+    const MACHINE: &str = "a3-highgpu-8g";
+    const CARD: &str = "NVIDIA H100 80GB HBM3";
 
     /// The eight cards of a node of a cluster, there for the first hours of the day.
     fn node(cluster: &str, name: &str, origin: Origin, hours: i64) -> Vec<LedgerDay> {
@@ -88,7 +97,8 @@ mod tests {
         let card = |number: i32| {
             let facts = DayFacts {
                 node: name.to_owned(),
-                machine_type: "a3-highgpu-8g".to_owned(),
+                machine_type: MACHINE.to_owned(),
+                gpu_model: CARD.to_owned(),
                 region: "here".to_owned(),
                 ..DayFacts::default()
             };
@@ -105,25 +115,40 @@ mod tests {
 
     /// What 80 an hour costs on demand, with commitments at half of it: name, nodes, cluster.
     fn terms(commitments: &[(&str, u32, &str)]) -> Terms {
+        let rates = load::RATES.join(",");
+        let rates = format!("{rates}\n{MACHINE},here,on_demand,USD,80,,2024-01-01,,list,a\n");
+        terms_of(
+            commitments,
+            Sources {
+                files: vec![("rates.csv".to_owned(), Ok(rates))],
+                ..Sources::default()
+            },
+        )
+    }
+
+    /// The same where a card costs 5 and nothing says what its machine does.
+    fn terms_by_card(commitments: &[(&str, u32, &str)]) -> Terms {
+        terms_of(
+            commitments,
+            Sources {
+                gpu_hour_usd: [(CARD.to_owned(), "5".to_owned())].into(),
+                ..Sources::default()
+            },
+        )
+    }
+
+    fn terms_of(commitments: &[(&str, u32, &str)], mut sources: Sources) -> Terms {
         let row = |(id, nodes, cluster): &(&str, u32, &str)| {
             format!(
-                "{id},a3-highgpu-8g,here,{nodes},commitment_3y,USD,40,2024-01-01,2027-01-01,,{cluster}\n"
+                "{id},{MACHINE},here,{nodes},commitment_3y,USD,40,2024-01-01,2027-01-01,,{cluster}\n"
             )
         };
         let rows: String = commitments.iter().map(row).collect();
         let header = load::COMMITMENTS_OF_CLUSTERS.join(",");
-        let rates = load::RATES.join(",");
-        let file = |name: &str, text: String| (name.to_owned(), Ok(text));
-        let terms = Terms::of(Sources {
-            files: vec![
-                file("committed.csv", format!("{header}\n{rows}")),
-                file(
-                    "rates.csv",
-                    format!("{rates}\na3-highgpu-8g,here,on_demand,USD,80,,2024-01-01,,list,a\n"),
-                ),
-            ],
-            ..Sources::default()
-        });
+        let committed = format!("{header}\n{rows}");
+        let file = ("committed.csv".to_owned(), Ok(committed));
+        sources.files.push(file);
+        let terms = Terms::of(sources);
         assert_eq!(terms.findings, [""; 0]);
         terms
     }
@@ -201,6 +226,108 @@ mod tests {
         };
         let b = charged(&days.of_cluster("b"), &terms);
         assert_eq!(came_to(&b), (3 * 18 * 40, (54 - 12) * 8));
+    }
+
+    /// What a second of a GPU of a cluster costs now, where one GPU at least of each of these nodes is told.
+    fn live(cluster: &str, nodes: &[(&str, &str)], origin: Origin, terms: &Terms) -> SecondPrice {
+        let config = Config::for_tests();
+        let fleet = Fleet::new(config.fleet.clone());
+        for (cluster, name) in nodes {
+            let mut machine = fixture::machine(cluster, name, origin);
+            let told = Resource::clone(&machine.resource);
+            let told = told.with(attribute::MACHINE_TYPE, MACHINE);
+            machine.resource = Arc::new(told.with(attribute::REGION, "here"));
+            fleet.put_for_tests(machine);
+            fleet.put_for_tests(fixture::gpu(cluster, name, 0, Does::Work, origin));
+        }
+        let inventory = Inventory::new(&config.inventory, "a");
+        let covered = CoveredNow::of((&fleet, &inventory), terms, NOW);
+        let machine = Machine {
+            cluster,
+            machine_type: MACHINE,
+            region: "here",
+            provisioning: "",
+            gpu_model: CARD,
+            gpus: 8,
+        };
+        let second = terms.gpu_second(&machine, &covered, NOW.millis());
+        second.expect("it has a price")
+    }
+
+    /// What a second of a GPU that was used came to in a month.
+    fn booked(month: &Month) -> Option<i64> {
+        let (total, unused) = (month.made.total(), month.made.headline().unused);
+        let (cost, millis) = (
+            total.cost - unused.cost,
+            total.gpu_millis - unused.gpu_millis,
+        );
+        i64::try_from(ratio(cost, 1_000, millis.into())?).ok()
+    }
+
+    #[test]
+    fn a_gpu_costs_now_what_the_month_books_of_it_however_much_of_its_like_is_covered() {
+        let nodes = [("a", "n-0"), ("a", "n-1"), ("b", "n-0")];
+        let all = nodes.map(|it| node(it.0, it.1, Origin::Live, 24));
+        let days = Days {
+            days: all.concat(),
+            ..Days::default()
+        };
+        let second = |hour: i64| ratio(i128::from(hour) * DOLLAR, 1, 8 * 3_600);
+        for (commitments, hour, last) in [
+            (vec![], 80, 80),
+            (vec![("all", 3, "")], 40, 40),
+            (vec![("ca", 2, "a"), ("cb", 1, "b")], 40, 40),
+            (vec![("ca", 2, "a"), ("all", 4, "")], 40, 40),
+            (vec![("all", 1, "")], 80 - 40 / 3, 80),
+        ] {
+            for terms in [terms(&commitments), terms_by_card(&commitments)] {
+                let now = live("a", &nodes, Origin::Live, &terms);
+                let month = charged(&days, &terms);
+                assert_eq!(Some(now.mean), booked(&month), "{commitments:?}");
+                let is_by_card = !terms.sources.gpu_hour_usd.is_empty();
+                if is_by_card {
+                    continue;
+                }
+                assert_eq!(second(last), Some(i128::from(now.last)), "{commitments:?}");
+                let off = i128::from(now.mean) * 28_800 - i128::from(hour) * DOLLAR;
+                assert!(off.abs() < DOLLAR, "{commitments:?}: {off}");
+            }
+        }
+        // Of two of cluster a one is covered.
+        let (terms, two) = (terms(&[("ca", 1, "a")]), &nodes[..2]);
+        let now = live("a", two, Origin::Live, &terms);
+        let month = charged(&days.of_cluster("a"), &terms);
+        assert_eq!(Some(now.mean), booked(&month));
+        assert_eq!(second(60), Some(i128::from(now.mean)));
+        let simulated = live("a", two, Origin::Simulated, &terms);
+        assert_eq!(second(80), Some(i128::from(simulated.mean)));
+    }
+
+    #[test]
+    fn a_commitment_covers_nodes_that_are_else_priced_by_their_cards() {
+        let days = Days {
+            days: [
+                node("a", "n-0", Origin::Live, 24),
+                node("a", "n-1", Origin::Live, 24),
+            ]
+            .concat(),
+            ..Days::default()
+        };
+        let both = 2 * 24 * 40;
+        for (nodes, cost, unused, coverage) in [
+            (0, both, 0, None),
+            (1, both, 0, Some(500_000)),
+            (2, both, 0, Some(1_000_000)),
+            (3, 3 * 24 * 40, 24 * 8, Some(1_000_000)),
+        ] {
+            let committed = [("ca", nodes, "a")];
+            let committed = &committed[..usize::from(nodes > 0)];
+            let month = charged(&days, &terms_by_card(committed));
+            assert_eq!(came_to(&month), (cost, unused), "{nodes}");
+            assert_eq!(month.made.total().unpriced_millis, 0);
+            let spent = Commitments::of(&month.made);
+            assert_eq!(spent.and_then(|it| it.coverage()), coverage, "{nodes}");
+        }
     }
 
     #[test]

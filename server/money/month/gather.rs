@@ -14,6 +14,7 @@ use gpufleet_analysis::report;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::super::Terms;
+use super::lives::NextCards;
 use super::nodes::Nodes;
 use super::spans::{Span, Spans};
 use super::{Days, committed, lives, once};
@@ -76,7 +77,8 @@ pub(super) fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gather
         ));
     }
     once::bill_once(&mut gathering.nodes);
-    let doubts = lives::add(&mut gathering.nodes, lives, time);
+    let next = next_cards(days, range.end, &gathering.gpu_of);
+    let doubts = lives::add(&mut gathering.nodes, lives, &next, time);
     findings.extend(doubts);
     let (fleet, periods, unwatched) = gathering.finish(terms, time);
     for (cluster, millis) in unwatched {
@@ -94,6 +96,18 @@ pub(super) fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gather
         at: days.at,
         findings,
     }
+}
+
+/// The cards of each node on a day after those that are gathered, as far as it was read, by their numbers.
+fn next_cards<'a>(days: &'a Days, day: i64, gpu_of: &HashMap<String, usize>) -> NextCards<'a> {
+    let mut next = NextCards::new();
+    let read = days.days.iter().chain(&days.next_day);
+    for it in read.filter(|it| it.day == day && !it.of.is_share) {
+        let node = (it.of.cluster.as_str(), it.of.facts.node.as_str());
+        let cards: &mut Vec<Option<usize>> = next.entry(node).or_default();
+        cards.push(gpu_of.get(&it.of.id).copied());
+    }
+    next
 }
 
 /// A node as its days tell of it: one that came back as another machine is another one.

@@ -7,9 +7,9 @@
 //!
 //! Limits: the ledger is computed some minutes after the fact, so of a node that is there the last
 //! [`BEHIND_MS`] count only as far as they are computed. That a node was renamed is known by its cards of the day after, so
-//! of the last day of a report it is not.
+//! not before that begins; of the last day of a report only where both sides call it by one name.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 
@@ -31,9 +31,14 @@ const STARTS_WITHIN_MS: i64 = 3_600_000;
 
 /// Adds nodes of the inventory, sorted by cluster, name and beginning, in a time.
 /// Returns what could not be told of their names, one sentence each.
-pub(super) fn add(nodes: &mut NodesByDay, lives: &[NodeLife], range: Span) -> Vec<String> {
+pub(super) fn add(
+    nodes: &mut NodesByDay,
+    lives: &[NodeLife],
+    next_day: &NextCards<'_>,
+    range: Span,
+) -> Vec<String> {
     let keys: Vec<NodeKey> = nodes.keys().cloned().collect();
-    let moved = moved(nodes);
+    let moved = moved(nodes, next_day);
     let mut names: BTreeMap<&str, Names> = BTreeMap::new();
     let mut keys_of: HashMap<(&str, &str), Vec<&NodeKey>> = HashMap::new();
     for key in &keys {
@@ -53,16 +58,20 @@ pub(super) fn add(nodes: &mut NodesByDay, lives: &[NodeLife], range: Span) -> Ve
         let told = names[cluster].told_of(name).into_iter();
         let known = told.flat_map(|it| keys_of[&(cluster, it)].iter().copied());
         let known: Vec<&NodeKey> = known.collect();
-        one(nodes, (life, next_ms), &known, &moved, range);
+        one(nodes, (life, next_ms), &known, (&moved, next_day), range);
     }
     let doubts = names.iter().flat_map(|(cluster, it)| it.doubts(cluster));
     doubts.collect()
 }
 
-/// Cards that were on more than one node, with these nodes.
+/// Cards of the day after the last by the cluster and name of their node then; none of one that was not there before.
+pub(super) type NextCards<'a> = HashMap<(&'a str, &'a str), Vec<Option<usize>>>;
+
+/// Cards that were on more than one node, or are told on the day after the last, with the nodes that they were on.
 type Moved = HashMap<usize, Vec<NodeKey>>;
 
-fn moved(nodes: &NodesByDay) -> Moved {
+fn moved(nodes: &NodesByDay, next_day: &NextCards<'_>) -> Moved {
+    let told: HashSet<usize> = next_day.values().flatten().copied().flatten().collect();
     let mut nodes_of: HashMap<usize, Vec<&NodeKey>> = HashMap::new();
     for (key, (_, days)) in nodes {
         for card in days.values().flat_map(|it| it.gpus.keys()) {
@@ -72,18 +81,19 @@ fn moved(nodes: &NodesByDay) -> Moved {
             }
         }
     }
-    let moved = nodes_of.into_iter().filter(|it| it.1.len() > 1);
+    let moved = nodes_of.into_iter();
     moved
+        .filter(|it| it.1.len() > 1 || told.contains(&it.0))
         .map(|(card, keys)| (card, keys.into_iter().cloned().collect()))
         .collect()
 }
 
 /// When in a time of a day a node is accounted under another name: each of its cards of the day after was on another
-/// node then, and it had none of its own.
+/// node then, and it had none of its own. `later`: its cards of the day after where that is behind the last.
 fn as_another(
     nodes: &NodesByDay,
     known: &[&NodeKey],
-    moved: &Moved,
+    (moved, later): (&Moved, &[Option<usize>]),
     (day, time): (i64, Span),
 ) -> Spans {
     if known
@@ -95,8 +105,12 @@ fn as_another(
     let next = known
         .iter()
         .filter_map(|it| nodes.get(*it)?.1.get(&(day + 1)));
+    let next = next.flat_map(|it| it.gpus.keys().copied().map(Some));
     let mut spans = Spans::new();
-    for card in next.flat_map(|it| it.gpus.keys()) {
+    for card in next.chain(later.iter().copied()) {
+        let Some(card) = &card else {
+            return Spans::new();
+        };
         let others = moved.get(card).into_iter().flatten();
         let others = others.filter(|it| !known.contains(it));
         let of_card = others.filter_map(|it| nodes.get(it)?.1.get(&day)?.gpus.get(card));
@@ -114,7 +128,7 @@ fn one(
     nodes: &mut NodesByDay,
     (life, next_ms): (&NodeLife, i64),
     known: &[&NodeKey],
-    moved: &Moved,
+    (moved, next_day): (&Moved, &NextCards<'_>),
     range: Span,
 ) {
     let from = life.from_ms.max(range.from_ms);
@@ -133,6 +147,7 @@ fn one(
         }
         false => 0..0,
     };
+    let last_day = (range.until_ms - 1).div_euclid(MILLIS_PER_DAY);
     let record = &life.record;
     for &key in known {
         if let Some((seen, _)) = nodes.get_mut(key) {
@@ -151,7 +166,10 @@ fn one(
         let key = key.map_or_else(|| key_of(life), |it| it.1.clone());
         let others = known.iter().filter(|it| ***it != key);
         let others = others.flat_map(|it| accounted(nodes, it, there));
-        let others = others.chain(as_another(nodes, known, moved, (day, there)));
+        let name = (life.cluster.as_str(), record.node.name.as_str());
+        let later = next_day.get(&name).filter(|_| day == last_day);
+        let later = later.map_or(&[][..], Vec::as_slice);
+        let others = others.chain(as_another(nodes, known, (moved, later), (day, there)));
         let there = there.without(&others.collect::<Spans>());
         let is_told = nodes.get(&key).is_some_and(|it| it.1.contains_key(&day));
         if there.is_empty() && !is_told {

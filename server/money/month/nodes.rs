@@ -33,8 +33,8 @@ pub(super) struct Nodes<'a> {
     range: Span,
     /// By count and model of its cards.
     priced_as: HashMap<(u32, Arc<str>), PricedAs>,
-    /// By the terms, the count and model of the GPUs that are paid for, and what of it is one.
-    placed: HashMap<(Basis, u32, String, Slot), usize>,
+    /// By the terms, the count and model of the GPUs that are paid for, by what the rest is priced, and what of it is one.
+    placed: HashMap<(Basis, u32, String, Option<String>, Slot), usize>,
     /// For how long GPUs of it are billed that nobody saw and that may have been gone, milliseconds.
     pub(super) unwatched_millis: i64,
 }
@@ -65,6 +65,7 @@ impl<'a> Nodes<'a> {
             gpu_model: seen.gpu_model,
             gpus: 0,
             basis: Basis::OnDemand,
+            card: None,
         };
         let machine = Machine {
             cluster: &key.cluster,
@@ -187,11 +188,16 @@ impl<'a> Nodes<'a> {
 
     /// The node with so many GPUs of this model as it is priced on a day.
     fn priced(&mut self, gpus: u32, model: &Arc<str>, day: i64) -> Node {
+        let of_day = Span::days(&(day..day + 1));
+        let priced = self.priced_as(gpus, model);
+        let card = priced.card_beside(of_day.from_ms, of_day.until_ms);
+        let card = card.map(str::to_owned);
         let (machine_type, basis, gpus) = self.paid(gpus, model, day).clone();
         Node {
             machine_type,
             basis,
             gpus,
+            card,
             pool: idle::pool(&self.base.cluster, &self.node_pool, model),
             gpu_model: model.to_string(),
             ..self.base.clone()
@@ -200,6 +206,13 @@ impl<'a> Nodes<'a> {
 
     /// As what it is paid for then.
     fn paid(&mut self, gpus: u32, model: &Arc<str>, day: i64) -> &Paid {
+        let of_day = Span::days(&(day..day + 1));
+        let priced = self.priced_as(gpus, model);
+        priced.within(of_day.from_ms, of_day.until_ms)
+    }
+
+    /// As what it is priced day by day.
+    fn priced_as(&mut self, gpus: u32, model: &Arc<str>) -> &PricedAs {
         let (terms, range) = (self.terms, self.range);
         let machine = Machine {
             gpu_model: model,
@@ -208,15 +221,13 @@ impl<'a> Nodes<'a> {
         };
         let priced = || terms.priced_as(&machine, range.from_ms, range.until_ms);
         let known = self.priced_as.entry((gpus, Arc::clone(model)));
-        let of_day = Span::days(&(day..day + 1));
-        known
-            .or_insert_with(priced)
-            .within(of_day.from_ms, of_day.until_ms)
+        known.or_insert_with(priced)
     }
 
     /// Its place in the fleet.
     fn place(&mut self, node: &Node, slot: Slot, fleet: &mut Fleet) -> usize {
-        let key = (node.basis, node.gpus, node.gpu_model.clone(), slot);
+        let (model, card) = (node.gpu_model.clone(), node.card.clone());
+        let key = (node.basis, node.gpus, model, card, slot);
         *self.placed.entry(key).or_insert_with(|| {
             fleet.nodes.push(node.clone());
             fleet.nodes.len() - 1

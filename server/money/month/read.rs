@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
+use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 use gpufleet_analysis::table;
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::Origin;
@@ -12,7 +13,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::{Days, preempted, taken_back, time_of, training};
 use crate::ledger::days::put_together;
-use crate::store::model::LedgerDay;
+use crate::store::model::{LedgerDay, NodeLife};
 use crate::store::{MAX_DIRTY_DAYS, Store, StoreError};
 
 /// Reads the days of one cluster, or of all live ones, and what was preempted in them.
@@ -127,6 +128,7 @@ pub(in crate::money) async fn of_any_origin(
         .inventory_lives((time.start, time.end), cluster)
         .await?;
     let looked = store.days_looked(days.clone(), cluster).await?;
+    let next_day = next_day(store, &days, &lives, cluster).await?;
     let (mut found, mut unreadable) = store.ledger_days(days, cluster).await?;
     let (mut anew, mut changed) = (Vec::new(), HashSet::new());
     for dirty in dirty.chunks(MAX_DIRTY_DAYS) {
@@ -154,9 +156,37 @@ pub(in crate::money) async fn of_any_origin(
         holders,
         unreadable,
         lives,
+        next_day,
         looked,
         ..Days::default()
     })
+}
+
+/// The day after these of whole cards that are then on nodes that began on the last of them, as it was put together.
+///
+/// # Errors
+/// When the store does not answer.
+async fn next_day(
+    store: &Store,
+    days: &Range<i64>,
+    lives: &[NodeLife],
+    cluster: Option<&str>,
+) -> Result<Vec<LedgerDay>, StoreError> {
+    let last_ms = days.end.saturating_sub(1).saturating_mul(MILLIS_PER_DAY);
+    let began = lives.iter().filter(|it| it.from_ms >= last_ms);
+    let name = |it: &NodeLife| (it.cluster.clone(), it.record.node.name.clone());
+    let began: HashSet<(String, String)> = began.map(name).collect();
+    if began.is_empty() {
+        return Ok(Vec::new());
+    }
+    let next = days.end..days.end.saturating_add(1);
+    let (found, _) = store.ledger_days(next, cluster).await?;
+    let mut next: Vec<LedgerDay> = found.into_iter().map(|it| it.1).collect();
+    next.retain(|it| {
+        let name = (it.of.cluster.clone(), it.of.facts.node.clone());
+        !it.of.is_share && began.contains(&name)
+    });
+    Ok(next)
 }
 
 pub(super) fn is_live(day: &LedgerDay) -> bool {
@@ -203,6 +233,7 @@ impl Days {
     /// Leaves out those that are not live.
     fn leave_out(&mut self, others: &BTreeMap<String, Origin>) {
         self.days.retain(is_live);
+        self.next_day.retain(is_live);
         self.unreadable
             .retain(|it| !others.contains_key(&it.cluster));
         self.not_live = others.keys().cloned().collect();
@@ -212,6 +243,7 @@ impl Days {
     pub(in crate::money) fn of_cluster(&self, cluster: &str) -> Self {
         let days = self.days.iter().filter(|it| it.of.cluster == cluster);
         let lives = self.lives.iter().filter(|it| it.cluster == cluster);
+        let next_day = self.next_day.iter().filter(|it| it.of.cluster == cluster);
         let looked = self.looked.iter().filter(|it| it.0 == cluster);
         let trained = self.trained.iter().filter(|it| it.cluster == cluster);
         let unreadable = self.unreadable.iter().filter(|it| it.cluster == cluster);
@@ -220,6 +252,7 @@ impl Days {
             at: self.at,
             days: days.cloned().collect(),
             lives: lives.cloned().collect(),
+            next_day: next_day.cloned().collect(),
             looked: looked.cloned().collect(),
             holders: self.holders.clone(),
             unreadable: unreadable.cloned().collect(),

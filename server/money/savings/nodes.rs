@@ -228,7 +228,7 @@ fn kind(
     if !is_rented || committed.covers(&machine, (first.origin(), basis)) {
         return None;
     }
-    let seconds: Option<i64> = gpus.iter().map(|it| it.1.second).sum();
+    let seconds: Option<i64> = gpus.iter().map(|it| it.1.last).sum();
     let hour = seconds?.checked_mul(3_600)?;
     let of_these = committed.nodes(&machine, (first.origin(), basis));
     let kind = (cluster.to_string(), machine.machine_type.to_owned(), hour);
@@ -338,7 +338,9 @@ mod tests {
                 .with(attribute::ORIGIN, origin.name());
             let gpu = PricedGpu {
                 resource: Arc::new(card),
-                second: Some(1_000),
+                part: (1, 1),
+                second: Some(900),
+                last: Some(1_000),
                 payer: Payer::Nobody,
                 state: State::Unallocated,
             };

@@ -194,7 +194,9 @@ mod tests {
             resource: Arc::new(
                 Resource::new(ResourceKind::Gpu, "GPU-a").with(attribute::GPU_MODEL, CARD),
             ),
+            part: (1, 1),
             second: None,
+            last: None,
             payer: Payer::Nobody,
             state: State::ActiveUnrated,
         };

@@ -3,8 +3,11 @@
 use gpufleet_analysis::inventory::change::Change;
 use gpufleet_analysis::inventory::{Node, Phase, Ready, Record};
 
-use super::hours::at;
+use super::hours::{at, hour};
+use super::money::node_of_eight;
 use super::*;
+use crate::ledger::days;
+use crate::money::month;
 
 fn record(name: &str, gpus: u32) -> Record {
     let node = Node {
@@ -177,5 +180,29 @@ both! {
         assert_eq!(days(1..9, Some("live")).await, ["live 2"]);
         let fenced = store.write_demand("live", &[hour(12, 1, 1)], FencingToken(token.0 - 1)).await;
         assert!(fenced.is_err() && store.demand_hour("live", 12).await.unwrap().is_none());
+    }
+}
+
+both! {
+    async fn of_a_node_that_began_on_the_last_day_of_a_report_the_day_after_is_read(bench) {
+        bench.commit(&node_of_eight()).await;
+        bench.compute(at(2 * 3_600 + 90)).await;
+        assert_eq!(days::round(&bench.store, at(3 * 3_600)).await.unwrap(), 8);
+        let day = hour() / 24;
+        let sql = format!(
+            "INSERT INTO ledger_day (day, subject, lease, cluster, data, computed_ms)
+             SELECT day + 1, subject, lease, cluster, data, computed_ms
+             FROM ledger_day WHERE day = {day}"
+        );
+        assert_eq!(bench.execute(&sql).await, 8);
+        let next = async |until: i64| {
+            let read = month::read(&bench.store, day..until, Some("live")).await.unwrap();
+            read.next_day.len()
+        };
+        assert_eq!(next(day + 1).await, 0, "no node began");
+        let began = [record("node-1", 8)];
+        bench.store.write_inventory("live", (&began, &[]), bench.token).await.unwrap();
+        assert_eq!(next(day + 1).await, 8);
+        assert_eq!(next(day + 2).await, 0, "it began before the last day");
     }
 }

@@ -166,7 +166,7 @@ fn seen() -> GpuSnapshot {
     let works = fixture::Does::Work;
     fleet.put_for_tests(fixture::gpu("prod", "node-1", 5, works, Origin::Live));
     let terms = Terms::of(Sources::of(&config));
-    let mut prices = Prices::at(Arc::new(terms), NOW);
+    let mut prices = Prices::at(Arc::new(terms), Arc::default(), NOW);
     let mut watches = Watches::default();
     let kept = (&mut watches, &Before::default());
     let (mut all, _) = gather(&fleet, kept, &mut prices, NOW);

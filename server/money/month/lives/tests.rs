@@ -282,6 +282,45 @@ fn a_node_that_is_renamed_at_noon_is_billed_once_until_midnight() {
 }
 
 #[test]
+fn a_node_that_is_renamed_on_the_last_day_is_billed_once_where_the_day_after_is_there() {
+    let lives = vec![life("new", 12, 48, true), life("old", 0, 12, true)];
+    let next = |is_old: &dyn Fn(usize) -> bool| {
+        let mut next = told("new", 24, 48, 48);
+        for (card, day) in next.iter_mut().enumerate().filter(|it| is_old(it.0)) {
+            Arc::make_mut(&mut day.of).id = format!("old-{card}");
+        }
+        next
+    };
+    let charged = |days: Vec<LedgerDay>, next_day: Vec<LedgerDay>| {
+        let days = Days {
+            days: [told("old", 0, 24, 24), days].concat(),
+            lives: lives.clone(),
+            next_day,
+            ..Days::default()
+        };
+        let one_day = FIRST_DAY..FIRST_DAY + 1;
+        let made = charge(&days, one_day, &terms(false), Detail::Gpus).made;
+        assert!(made.balance().is_exact(), "{:?}", made.balance());
+        hours(&made)
+    };
+    let once = vec![(State::Unallocated, 8 * 24)];
+    assert_eq!(charged(Vec::new(), next(&|_| true)), once);
+    assert_eq!(charged(next(&|_| true), Vec::new()), once, "as in a month");
+    let twice = [
+        (State::StartingNode, 8),
+        (State::Unallocated, 8 * 24),
+        (State::Unobserved, 8 * 11),
+    ];
+    assert_eq!(charged(Vec::new(), Vec::new()), twice, "it is not there");
+    let others = next(&|card| card != 3);
+    assert_eq!(
+        charged(Vec::new(), others),
+        twice,
+        "one is another machine's"
+    );
+}
+
+#[test]
 fn a_machine_with_two_names_is_billed_once_and_what_could_be_two_machines_is_told() {
     let made = charged(told("a", 0, 24, 24), vec![life("a.rack", 0, 24, true)]);
     assert_eq!(hours(&made), [(State::Unallocated, 8 * 24)]);
