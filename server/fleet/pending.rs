@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_what_the_store_is_given_and_counts_as_much_as_it_takes() {
-        assert!(MINUTE_BYTES <= 360 && AGGREGATE_BYTES <= 40 && COUNTER_BYTES <= 72);
+        const { assert!(MINUTE_BYTES <= 360 && AGGREGATE_BYTES <= 40 && COUNTER_BYTES <= 72) };
         let key = ResourceKey {
             cluster: "c".into(),
             kind: ResourceKind::Gpu,

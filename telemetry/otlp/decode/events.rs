@@ -30,7 +30,7 @@ pub fn decode_events(request: ExportLogsServiceRequest, limits: &Limits) -> Deco
             Sender::Foreign(attributes) => {
                 let id = attributes.get(attribute::NODE).cloned().unwrap_or_default();
                 Some(Arc::new(Resource {
-                    attributes,
+                    attributes: attributes.into_iter().collect(),
                     ..Resource::new(ResourceKind::Node, id)
                 }))
             }
