@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::Answer;
 use crate::ask;
 use crate::client::Client;
+use crate::named;
 use crate::table::Table;
 use crate::top::Mean;
 use crate::words;
@@ -84,6 +85,9 @@ pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
         ("origin", asked.origin.as_deref()),
     ]);
     let list = ask::all(client, "/gpus", &given)?;
+    if list.items.is_empty() {
+        named::known_place(client, asked.cluster.as_deref(), None)?;
+    }
     let mut silent = given;
     silent.push(("silent", "true"));
     let silent = ask::all(client, "/nodes", &silent)?;

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::Answer;
 use crate::ask;
 use crate::client::Client;
+use crate::named;
 use crate::table::Table;
 use crate::words;
 
@@ -33,6 +34,9 @@ pub(crate) struct Filter {
 /// The answer.
 pub(crate) fn answer(client: &Client, filter: &Filter) -> anyhow::Result<Answer> {
     let list = ask::all(client, "/gpus", &filter.given())?;
+    if list.items.is_empty() {
+        named::known_place(client, filter.cluster.as_deref(), filter.node.as_deref())?;
+    }
     let none = match filter.idle {
         true => "no GPU is idle",
         false => "no GPU is there; `gpufleet status` says whether any reports",

@@ -1,4 +1,5 @@
-//! Jobs and runs as people name them: a job by its id or its name, a run as the API names it or as a job's newest.
+//! Jobs and runs as people name them: a job by its id or its name, a run as the API names it or as a job's newest; and
+//! whether there is a cluster or node of a name.
 
 use std::io::Write as _;
 
@@ -28,6 +29,35 @@ impl Meant {
         let note = format!("{id} is the last of {of} of this name; name its id for another");
         (*of > 1).then_some(note)
     }
+}
+
+/// Looks up the cluster and the node of which a list has nothing: of one that there is not, that is no answer.
+///
+/// # Errors
+/// When there is no such cluster, or no such node in it, and what lists those that there are.
+pub(crate) fn known_place(
+    client: &Client,
+    cluster: Option<&str>,
+    node: Option<&str>,
+) -> anyhow::Result<()> {
+    let is_there = |path, filter: &[(&str, &str)], name: &str| {
+        let list = ask::all(client, path, filter)?;
+        anyhow::Ok(list.items.iter().any(|it| it["name"] == name))
+    };
+    if let Some(cluster) = cluster {
+        anyhow::ensure!(
+            is_there("/clusters", &[], cluster)?,
+            "no cluster “{cluster}”; `gpufleet fleet` lists those that there are"
+        );
+    }
+    if let Some(node) = node {
+        let filter = ask::given([("cluster", cluster)]);
+        anyhow::ensure!(
+            is_there("/nodes", &filter, node)?,
+            "no node “{node}”; `gpufleet fleet --by node` lists those that there are"
+        );
+    }
+    Ok(())
 }
 
 /// The job with this id, `namespace/name` or name. Whoever submits a job again gives it another id, so that of several

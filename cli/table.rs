@@ -1,4 +1,4 @@
-//! Tables of text: columns as wide as their widest cell, numbers to the right.
+//! Tables of text: columns as wide as their widest cell, numbers to the right; and lines cut to a terminal.
 
 use crate::words;
 
@@ -60,9 +60,51 @@ impl Table {
     }
 }
 
+/// A text of which no line is wider than so many columns of a terminal: it wraps what is, and then the first lines go off
+/// its top. A line that is cut ends with `…`.
+pub(crate) fn cut(text: &str, columns: usize) -> String {
+    let lines = text.lines().map(|line| {
+        if line.chars().map(width).sum::<usize>() <= columns {
+            return format!("{line}\n");
+        }
+        let mut left = columns.saturating_sub(width('…'));
+        let kept = line.chars().map_while(|it| {
+            left = left.checked_sub(width(it))?;
+            Some(it)
+        });
+        format!("{}…\n", kept.collect::<String>())
+    });
+    lines.collect()
+}
+
+/// How many columns a character takes at most: letters of Europe, punctuation and arrows one; ideographs, emoji and
+/// whatever else there is two.
+const fn width(character: char) -> usize {
+    match character {
+        '\0'..='\u{10ff}' | '\u{2000}'..='\u{22ff}' => 1,
+        _ => 2,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_cut_where_the_terminal_ends_and_says_so() {
+        for (line, columns, expected) in [
+            ("NODE  WATTS", 11, "NODE  WATTS"),
+            ("NODE  WATTS", 10, "NODE  WAT…"),
+            ("über – 7 W", 10, "über – 7 W"),
+            ("研究-1", 6, "研究-1"),
+            ("研究-1", 5, "研究…"),
+            ("研究-1", 4, "研…"),
+            ("NODE", 1, "…"),
+        ] {
+            assert_eq!(cut(line, columns), format!("{expected}\n"), "{columns}");
+        }
+        assert_eq!(cut("one two\nthree\n", 5), "one …\nthree\n");
+    }
 
     #[test]
     fn a_cell_ends_no_line_and_commands_no_terminal() {

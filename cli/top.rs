@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use crate::Answer;
 use crate::ask::{self, List};
 use crate::client::Client;
-use crate::table::Table;
+use crate::named;
+use crate::table::{self, Table};
 use crate::words;
 
 /// Lines and columns of a terminal that does not say how large it is.
@@ -121,8 +122,9 @@ pub(crate) fn answer(client: &Client, asked: &Asked, json: bool) -> anyhow::Resu
         let found = once(client, asked, Some(lines));
         client.waiting().is_over();
         let (answer, why_old) = newest(found, shown)?;
-        let why_old = why_old.map(|it| stale(&it, asked.every, columns));
+        let why_old = why_old.map(|it| stale(&it, asked.every));
         let text = answer.text.clone() + &why_old.unwrap_or_default();
+        let text = table::cut(&text, columns);
         let drawn = write!(out, "{CLEAR}{text}").and_then(|()| out.flush());
         if drawn.is_err() {
             return Ok(Answer {
@@ -159,11 +161,10 @@ fn newest(
     }
 }
 
-/// That the table is no longer true, in one line of the terminal.
-fn stale(why: &anyhow::Error, every: u64, columns: usize) -> String {
+/// That the table is no longer true, in one line.
+fn stale(why: &anyhow::Error, every: u64) -> String {
     let said = format!("from before, asked again every {every} s: {why:#}");
-    let line: String = words::plain(&said).chars().take(columns).collect();
-    line + "\n"
+    words::plain(&said) + "\n"
 }
 
 fn once(client: &Client, asked: &Asked, lines: Option<usize>) -> anyhow::Result<Answer> {
@@ -172,6 +173,9 @@ fn once(client: &Client, asked: &Asked, lines: Option<usize>) -> anyhow::Result<
         ("origin", asked.origin.as_deref()),
     ]);
     let list = ask::all(client, "/gpus", &given)?;
+    if list.items.is_empty() {
+        named::known_place(client, asked.cluster.as_deref(), None)?;
+    }
     let found = sorted(found(&list.items, asked.by), asked.sort);
     Ok(Answer {
         text: text(&found, &list, asked.by, lines),
@@ -365,10 +369,10 @@ mod tests {
         assert!(first.text == "first" && why.is_none());
         let (old, why) = newest(Err(refused()), Some(first)).expect("it is there");
         assert_eq!(old.text, "first");
-        let line = stale(&why.expect("it says why"), 5, 80);
+        let line = stale(&why.expect("it says why"), 5);
         let begins = "from before, asked again every 5 s: nobody answers at  [2Jxx";
         assert!(line.starts_with(begins) && line.ends_with('\n'), "{line:?}");
-        assert_eq!(line.chars().count(), 80 + 1, "{line:?}");
+        assert_eq!(line.lines().count(), 1, "{line:?}");
         let (new, why) = newest(Ok(table("second")), Some(old)).expect("a table");
         assert!(new.text == "second" && why.is_none());
     }
@@ -402,5 +406,21 @@ mod tests {
         let text = text(&lines, &list, By::Gpu, Some(24));
         assert_eq!(text.lines().count(), 1 + 20 + 1);
         assert!(text.ends_with("… and 10 more\n"), "{text}");
+    }
+
+    #[test]
+    fn a_table_drawn_for_80_columns_has_no_longer_line_and_as_many() {
+        let holders = ["pod:research/", "pod:研究/", "pod:über/"];
+        let holders = holders.map(|it| it.to_owned() + &"n".repeat(80));
+        let gpus = (0..30).zip(holders.iter().cycle());
+        let gpus: Vec<Value> = gpus.map(|(it, of)| gpu(it, of, json!(0.5))).collect();
+        let list = List::default();
+        let whole = text(&found(&gpus, By::Holder), &list, By::Holder, Some(24));
+        let drawn = table::cut(&whole, 80);
+        assert_eq!(drawn.lines().count(), whole.lines().count());
+        for line in drawn.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+        assert!(drawn.starts_with("CLUSTER"), "{drawn}");
     }
 }

@@ -31,6 +31,8 @@ pub mod parameters;
 
 pub mod shape;
 
+mod moments;
+
 pub mod paging;
 
 pub mod today;

@@ -12,11 +12,10 @@ use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::{Meter, MinuteRow};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use serde::{Deserialize, Serialize};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use utoipa::{IntoParams, ToSchema};
 
 use super::fleet::find_gpu;
+use super::moments::{moment, span};
 use super::paging::{self, Page, Paging};
 use super::problem::{Asked, Place, Problem};
 use super::shape::metric_name;
@@ -367,6 +366,7 @@ impl EventsAsked {
         }
         let kinds = EventKind::ALL.map(EventKind::name).join(", ");
         let resources = ResourceKind::ALL.map(ResourceKind::name).join(", ");
+        let (from, until) = span(self.from.as_deref(), self.to.as_deref())?;
         Ok(EventFilter {
             resource_ids: Vec::new(),
             id_prefix: None,
@@ -385,24 +385,10 @@ impl EventsAsked {
                 Severity::parse,
                 "info, warning, error",
             )?,
-            from: moment("from", self.from.as_deref())?,
-            until: moment("to", self.to.as_deref())?,
+            from,
+            until,
         })
     }
-}
-
-pub(super) fn moment(name: &str, raw: Option<&str>) -> Result<Option<Timestamp>, Problem> {
-    raw.map(|raw| {
-        // A plus sign that was not percent-encoded arrives as a space.
-        let parsed = OffsetDateTime::parse(&raw.replace(' ', "+"), &Rfc3339).ok();
-        let nanos = parsed.and_then(|it| i64::try_from(it.unix_timestamp_nanos()).ok());
-        nanos.filter(|it| *it >= 0).map(Timestamp).ok_or_else(|| {
-            Problem::bad(format_args!(
-                "{name}=“{raw}”: it is a moment in RFC 3339, like 2026-11-21T07:00:00Z, between 1970 and 2262"
-            ))
-        })
-    })
-    .transpose()
 }
 
 fn place(cursor: &str) -> Result<EventPlace, Problem> {

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::audit;
-use super::past::moment;
+use super::moments::moment;
 use super::problem::{self, Body, Place, Problem};
 use crate::auth::{Grant, Role};
 use crate::incidents::SilenceError;

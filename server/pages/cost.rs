@@ -15,7 +15,6 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use gpufleet_analysis::chargeback::Sum;
-use gpufleet_analysis::money::{ratio, tenths};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
@@ -27,7 +26,7 @@ use crate::auth::Grant;
 use crate::money::{Terms, now};
 use crate::view::FleetView;
 use crate::web::Web;
-use crate::words::text::{self, Name, amount, segment};
+use crate::words::text::{self, amount, segment};
 use crate::words::{self, Said};
 
 mod changed;
@@ -38,11 +37,15 @@ mod line;
 
 mod made;
 
+mod notices;
+
 mod savings;
 
 mod serving;
 
 mod states;
+
+mod teams;
 
 mod terms;
 
@@ -50,7 +53,8 @@ pub mod warm;
 
 mod which;
 
-use made::{Made, TeamTime, make};
+use made::{Made, make};
+use notices::Notices;
 pub use which::CostAsked;
 use which::Which;
 
@@ -84,8 +88,8 @@ struct CostPage {
     /// The month of what is live, in one line.
     headline: Said,
     sections: Vec<Section>,
-    unpriced: Vec<Notice>,
-    unowned: Vec<Notice>,
+    unpriced: Notices,
+    unowned: Notices,
     findings: Vec<String>,
     /// The address of Grafana's dashboard of it; empty where it is not configured.
     dashboard: String,
@@ -103,7 +107,9 @@ struct Section {
     /// The month before it, `2026-09`.
     last_month: String,
     tiles: Vec<(&'static str, String, String)>,
-    teams: Vec<Team>,
+    teams: Vec<teams::Row>,
+    /// How many teams are in no row, and their money; none where each is in one.
+    teams_more: Option<String>,
     /// Where the time went, and why.
     states: Vec<states::Row>,
     /// The month in one line, without its full stop.
@@ -120,31 +126,6 @@ struct Section {
     saved: savings::Part,
     serving: Vec<serving::Row>,
     serving_more: usize,
-}
-
-/// A team's month.
-struct Team {
-    name: Name,
-    cost: String,
-    hours: String,
-    active: String,
-    waste: String,
-    budget: Option<Budget>,
-    /// GPUs held on average of those it may hold; empty without a quota.
-    quota: String,
-    is_over_quota: bool,
-}
-
-struct Budget {
-    amount: String,
-    forecast: String,
-    is_over: bool,
-}
-
-/// Something that has no price or no owner, and what mends it.
-struct Notice {
-    what: Name,
-    fix: String,
 }
 
 /// Months as they were last made, by what they are of: one is made at a time, each holds the days of a month
@@ -202,8 +183,8 @@ pub async fn show(
         not_judged: saved
             .as_deref()
             .map_or_else(|| NOT_LOOKED.to_owned(), savings::not_said),
-        unpriced: unpriced(&found),
-        unowned: unowned(&found),
+        unpriced: notices::unpriced(&found),
+        unowned: notices::unowned(&found),
         findings,
         frame,
     };
@@ -256,34 +237,6 @@ fn unread(frame: Frame, error: &str) -> Response {
     problem::refused(frame, StatusCode::SERVICE_UNAVAILABLE, title, why, "/cost")
 }
 
-/// What has no price now, and what gives it one.
-fn unpriced(found: &now::MoneySnapshot) -> Vec<Notice> {
-    let unpriced = found.unpriced.iter().map(|(it, cards)| {
-        let gpus = text::counted(cards.len(), "GPU", "GPUs");
-        let model = match it.model.is_empty() {
-            true => "of a model that is not known",
-            false => &it.model,
-        };
-        Notice {
-            what: Name::new(&format!("{gpus} in {}: {model}", it.cluster)),
-            fix: it.why.clone(),
-        }
-    });
-    unpriced.take(MAX_ROWS).collect()
-}
-
-/// Whose owner is not known, and the line that says whose it is.
-fn unowned(found: &now::MoneySnapshot) -> Vec<Notice> {
-    let unowned = found.unowned.iter().map(|((cluster, job), it)| {
-        let gpus = text::counted(it.cards.len(), "GPU", "GPUs");
-        Notice {
-            what: Name::new(&format!("{job} in {cluster}: {gpus}")),
-            fix: format!("from,until,kind,key,value,team: {}", it.rule),
-        }
-    });
-    unowned.take(MAX_ROWS).collect()
-}
-
 /// The money of what is live, in one line without its full stop.
 fn headline(sections: &[Section]) -> Said {
     let live = sections.iter().find(|it| it.origin == Origin::Live);
@@ -318,6 +271,8 @@ fn section(
     };
     let (idle_rows, idle_more) = idle::rows(&idle, &made.currency, at);
     let (serving, serving_more) = serving::rows(&made.serving, &made.currency);
+    let standings = (&*made.budgets, &*made.quotas);
+    let (teams, teams_more) = teams::rows(&made.teams, standings, &made.currency);
     let of_terms = terms::tiles(&made.currency, &made.spot, made.commitments.as_ref());
     Section {
         origin,
@@ -342,12 +297,8 @@ fn section(
         .chain([states::gpus_alone(&headline.total, &made.currency)])
         .chain(of_terms)
         .collect(),
-        teams: made
-            .teams
-            .iter()
-            .take(MAX_ROWS)
-            .map(|it| team(it, made))
-            .collect(),
+        teams,
+        teams_more,
         states: states::rows(&made.whole, &made.currency),
         line: line::of(made),
         changed: changed::of(made),
@@ -359,36 +310,6 @@ fn section(
         saved: savings::Part::default(),
         serving,
         serving_more,
-    }
-}
-
-fn team(it: &TeamTime, made: &Made) -> Team {
-    let currency = made.currency.as_str();
-    let standing = made.budgets.iter().find(|one| one.team == it.name);
-    let quota = made.quotas.iter().find(|one| one.team == it.name);
-    let observed = it.sum.gpu_millis - it.unobserved.gpu_millis;
-    let share = ratio(it.active.gpu_millis.into(), 100, observed.into());
-    Team {
-        name: Name::new(&it.name),
-        cost: money(currency, &it.sum),
-        hours: text::hours(it.sum.gpu_millis),
-        active: share.map_or("not measured".to_owned(), |it| format!("{it} %")),
-        waste: match observed {
-            0 => "not measured".to_owned(),
-            _ => money(currency, &it.waste),
-        },
-        quota: quota.map_or(String::new(), |it| {
-            let mean = it.mean.map_or("–".to_owned(), tenths);
-            format!("{mean} of {}", it.quota)
-        }),
-        is_over_quota: quota.is_some_and(|it| it.is_over()),
-        budget: standing.map(|it| Budget {
-            amount: amount(currency, it.budget),
-            forecast: it
-                .forecast
-                .map_or("no whole day yet".to_owned(), |it| amount(currency, it)),
-            is_over: it.is_over(),
-        }),
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Limits: a page of 10,000 GPUs is about 1.5 MB of very regular HTML, under 200 KB on the wire.
 //! It is rendered and packed at most once in [`FRESH_FOR`] for an address, beside the threads that answer. Nobody waits
-//! for that while the last rendering is younger than [`STANDS_FOR`]; each says of which moment its picture is.
+//! for that while the last rendering is younger than [`STANDS_FOR`]; each says of which moment its picture is. Of what a
+//! request says only what the page shows makes another one, and [`WAITING`] wait to be rendered at most.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -39,6 +40,9 @@ const KEPT_RENDERINGS: usize = 16;
 /// Renderings that are made at once: one that waits for its day keeps few others waiting.
 const AT_ONCE: usize = 4;
 
+/// Most that are being rendered or wait for it: of 10,000 GPUs some seconds of work, and more than all readers ask for.
+const WAITING: usize = 64;
+
 /// What the address may ask for.
 #[derive(Debug, Clone, Default, Deserialize, PartialEq, Eq, Hash)]
 pub struct Asked {
@@ -48,12 +52,22 @@ pub struct Asked {
 }
 
 /// The newest renderings as they are sent, by who may see what and how it was asked for.
-pub struct Renderings(Answers<Key, Bytes, Arc<askama::Error>>);
+pub struct Renderings(Answers<Key, Bytes, NotRendered>);
 
 impl Default for Renderings {
     fn default() -> Self {
-        Self(Answers::new(FRESH_FOR, KEPT_RENDERINGS, AT_ONCE))
+        let refuses = (WAITING, NotRendered::TooMany);
+        let (kept, at_once) = (KEPT_RENDERINGS, AT_ONCE);
+        Self(Answers::refusing(FRESH_FOR, kept, at_once, refuses))
     }
+}
+
+/// Why there is no rendering.
+#[derive(Clone)]
+enum NotRendered {
+    /// Too many wait for theirs.
+    TooMany,
+    Broken(Arc<askama::Error>),
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,7 +146,7 @@ pub async fn show(
     State(web): State<Arc<Web>>,
     Query(asked): Query<Asked>,
     headers: HeaderMap,
-    frame: Frame,
+    mut frame: Frame,
 ) -> Response {
     let state = match asked.state.as_deref().filter(|it| !it.is_empty()) {
         None => None,
@@ -149,6 +163,12 @@ pub async fn show(
             }
         },
     };
+    frame.here = address(state);
+    // It is in what connects the first agent alone.
+    let view = web.views.get(&web.app).await.seen_with(&frame.grant);
+    if !view.clusters.is_empty() {
+        frame.host.clear();
+    }
     let all = Grant::default();
     render(&web, all, frame, (state, takes_gzip(&headers))).await
 }
@@ -158,7 +178,7 @@ pub async fn show_cluster(
     State(web): State<Arc<Web>>,
     Path(cluster): Path<String>,
     headers: HeaderMap,
-    frame: Frame,
+    mut frame: Frame,
 ) -> Response {
     let one = Grant {
         cluster: Some(cluster.as_str().into()),
@@ -173,6 +193,8 @@ pub async fn show_cluster(
             vec!["No agent has reported from a cluster with this name.".to_owned()],
         );
     }
+    frame.here = words::address::cluster(&cluster);
+    frame.host.clear();
     render(&web, one, frame, (None, takes_gzip(&headers))).await
 }
 
@@ -195,20 +217,34 @@ async fn render(
         is_failing: frame.store.is_failing,
         is_unjudged: frame.unjudged.is_some(),
     };
-    let own = Arc::clone(web);
+    let (own, asked) = (Arc::clone(web), frame.clone());
     let making = async move {
         let view = own.views.fresh(&own.app).await;
         let view = view.seen_with(&frame.grant).seen_with(&one);
         let days = day::of_clusters(&own, &view).await;
         let making = move || rendered(&own.app, &view, frame, (state, is_packed), days);
-        apart(making).await.map_err(Arc::new)
+        let made = apart(making).await;
+        made.map_err(|error| NotRendered::Broken(Arc::new(error)))
     };
     let renderings = &web.renderings.0;
     let made = renderings.get_standing(key, &web.app.clock, STANDS_FOR, making);
     match made.await {
         Ok(body) => sent(Bytes::clone(&body), is_packed),
-        Err(error) => problem::broken(&error),
+        Err(NotRendered::Broken(error)) => problem::broken(&error),
+        Err(NotRendered::TooMany) => {
+            let title = "Too many pictures of the fleet are asked for at once";
+            let why =
+                "Those that were asked for before are still being drawn. Try it again in a moment.";
+            let back = asked.here.clone();
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            problem::refused(asked, status, title, why.to_owned(), &back)
+        }
     }
+}
+
+/// The address of the whole fleet, or of those in a state, whatever else was asked for.
+fn address(state: Option<ledger::State>) -> String {
+    words::address::with_query("/fleet", [("state", state.map(ledger::State::name))])
 }
 
 /// The page as it is sent, with the last day of each of the first clusters.
@@ -340,11 +376,7 @@ fn chips(live: &Counts, filter: Option<ledger::State>) -> Vec<Chip> {
             letter: look.letter,
             name: look.name,
             count: grouped(count as f64),
-            address: if is_current {
-                "/fleet".to_owned()
-            } else {
-                format!("/fleet?state={}", state.name())
-            },
+            address: address((!is_current).then_some(state)),
             is_current,
         });
     }

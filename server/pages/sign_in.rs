@@ -130,7 +130,8 @@ pub async fn take(
         ];
         return page(StatusCode::UNAUTHORIZED, frame, sentences, &sent.back);
     }
-    problem::go_back(&sent.back, &cookie(&web, token, LASTS_DAYS * 86_400))
+    let lasts_s = LASTS_DAYS * 86_400;
+    problem::go_back(&sent.back, &cookie(&web, &headers, token, lasts_s))
 }
 
 /// `POST /sign-out`: takes the cookie away and shows the form.
@@ -151,7 +152,7 @@ pub async fn leave(
             back,
         );
     }
-    problem::go_back(&address(back), &cookie(&web, "", 0))
+    problem::go_back(&address(back), &cookie(&web, &headers, "", 0))
 }
 
 fn page(status: StatusCode, frame: Frame, sentences: Vec<String>, back: &str) -> Response {
@@ -186,12 +187,13 @@ fn standing(signed: Signed) -> String {
     }
 }
 
-/// The cookie that holds a token for so many seconds; with 0 the browser forgets it.
-fn cookie(web: &Web, token: &str, lasts_s: u32) -> String {
-    let secure = if web.app.config.auth.tls_certificate_file.is_empty() {
-        ""
-    } else {
-        "; Secure"
+/// The cookie that holds a token for so many seconds; with 0 the browser forgets it. Where its form came over TLS it goes
+/// over nothing else.
+fn cookie(web: &Web, headers: &HeaderMap, token: &str, lasts_s: u32) -> String {
+    let has_tls = !web.app.config.auth.tls_certificate_file.is_empty();
+    let secure = match has_tls || same_origin::is_over_tls(headers) {
+        true => "; Secure",
+        false => "",
     };
     format!("{TOKEN_COOKIE}={token}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}")
 }

@@ -20,6 +20,13 @@ pub fn is_own(headers: &HeaderMap) -> bool {
     origin.is_some_and(|(_, from)| text(HOST).is_some_and(|host| host.eq_ignore_ascii_case(from)))
 }
 
+/// Whether the page that sent this form came over TLS, also where a proxy before this server ends it: browsers say it in
+/// `Origin` with every form.
+pub fn is_over_tls(headers: &HeaderMap) -> bool {
+    let origin = headers.get(ORIGIN);
+    origin.is_some_and(|it| it.as_bytes().starts_with(b"https://"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -94,9 +94,16 @@ pub(crate) fn light_and_words(browser: &Browser, root: &str) {
     browser.open(&format!("{root}incidents"));
     stand_still(browser);
     browser.click("[data-live=open] .what a");
+    // Enter in the field of the name, or Go on a telephone, takes nothing in hand.
+    let is_in_hand = "return !!document.querySelector('button[value=release]')";
+    browser.run("document.getElementById('note').value = 'a riser card'; const who = document.getElementById('who'); who.value = 'Ada'; who.focus()");
+    browser.leave_by("the name", || browser.press(Key::Enter, 1));
+    says("a riser card");
+    assert_eq!(browser.run(is_in_hand), false);
     browser.run("document.getElementById('who').value = 'Mira'; document.getElementById('note').value = 'on my way'");
     browser.click("button[value=acknowledge]");
     says("Mira");
     says("on my way");
+    assert_eq!(browser.run(is_in_hand), true);
     assert_eq!(browser.console().errors, Vec::<String>::new());
 }

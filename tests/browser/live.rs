@@ -55,6 +55,13 @@ const HOLDS: [(&str, &str, &str); 2] = [
     ),
 ];
 
+/// Has what the page asks for answered by a redirect, as of a proxy that wants its reader to sign in again.
+const SENT_AWAY: &str = "const ask = window.fetch;
+    window.fetch = (address, how) => ask('/find?q=demo-node-1', how)";
+
+/// Streams as other windows have them: with the page's own all six connections that a browser has to a host without TLS.
+const OTHERS: &str = "window.others = [...Array(5)].map(() => new EventSource('/live'))";
+
 /// How many tiles are of a GPU that is lost.
 const BROKEN: &str = "[...document.querySelectorAll('.cluster.simulated a.t')].filter(it => it.textContent === '×').length";
 
@@ -62,6 +69,8 @@ const BROKEN: &str = "[...document.querySelectorAll('.cluster.simulated a.t')].f
 pub(crate) fn follows(browser: &Browser, fleet: Fleet) {
     told(browser, &fleet);
     stands_still(browser, &fleet);
+    sent_away(browser, &fleet);
+    makes_room(browser, &fleet);
     browser.open("about:blank");
     let places = take_all_places(&fleet.server.place.web);
     asks(browser, &fleet);
@@ -130,6 +139,39 @@ fn stands_still(browser: &Browser, fleet: &Fleet) {
         is(browser, "it is live again", is_live);
         assert_ne!(browser.run(at), shown);
     }
+    is_the_same(browser);
+    assert_eq!(browser.console().errors, Vec::<String>::new());
+}
+
+/// A page whose reader has to sign in again at a proxy says so and leads there, and back to itself.
+fn sent_away(browser: &Browser, fleet: &Fleet) {
+    browser.open(&format!("{}incidents", fleet.root()));
+    browser.run(SENT_AWAY);
+    let words = "you are asked to sign in again";
+    let says = format!("document.querySelector('#pulse.off')?.textContent.includes('{words}')");
+    is(browser, "it says what is asked for", &says);
+    let leads = browser.run("return document.querySelector('#pulse a').getAttribute('href')");
+    assert_eq!(leads, "/incidents");
+    browser.click("#pulse a");
+    is(
+        browser,
+        "it is live again",
+        "!!document.querySelector('#pulse.on')",
+    );
+    assert_eq!(browser.console().errors, Vec::<String>::new());
+}
+
+/// A page whose browser has no connection left to ask by, as with six windows, gives up its stream and asks.
+fn makes_room(browser: &Browser, fleet: &Fleet) {
+    browser.open(&format!("{}incidents", fleet.root()));
+    browser.run("window.isFirst = true");
+    let is_told = format!("{FOLLOWS} === 'told by the server'");
+    is(browser, "the server tells the page", &is_told);
+    browser.run(OTHERS);
+    let are_open = "window.others.every(it => it.readyState === EventSource.OPEN)";
+    is(browser, "no connection is left", are_open);
+    let asks = format!("{FOLLOWS} === 'asked every 10 s' && !!document.querySelector('#pulse.on')");
+    is(browser, "the page asks by itself", &asks);
     is_the_same(browser);
     assert_eq!(browser.console().errors, Vec::<String>::new());
 }

@@ -52,6 +52,20 @@ fn the_client_shows_the_fleet_and_its_idle_gpus(world: World) {
     assert_eq!(lines.lines().count(), 1 + 8, "{lines}");
     assert!(lines.contains("demo (simulated)"), "{lines}");
     assert!(lines.contains("NVIDIA A100-SXM4-80GB"), "{lines}");
+    // Of a cluster or node that there is not it is not said that nothing of it is idle.
+    for (command, says) in [
+        ("gpus --idle --cluster dmeo", "no cluster “dmeo”"),
+        ("gpus --idle --node demo-node-88", "no node “demo-node-88”"),
+        ("fleet --cluster dmeo", "no cluster “dmeo”"),
+        ("top --cluster dmeo", "no cluster “dmeo”"),
+    ] {
+        let mistyped = typed(&web, command.split(' '));
+        assert_eq!(mistyped.code, Some(3), "{command}: {}", mistyped.said);
+        let complaint = mistyped.complained;
+        assert!(complaint.contains(says), "{command}: {complaint}");
+    }
+    let none = typed(&web, ["gpus", "--cluster", "demo", "--origin", "live"]);
+    assert_eq!(none.code, Some(0), "{}", none.complained);
     let found = typed(&web, ["find", "Demo-Node-8"]).said;
     let page = format!("{web}/clusters/demo/nodes/demo-node-8");
     assert!(found.contains(&page), "{found}");

@@ -6,8 +6,8 @@ use gpufleet_telemetry::time::Timestamp;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::api::moments::span;
 use crate::api::paging;
-use crate::api::past::moment;
 use crate::api::problem::Problem;
 use crate::auth::Grant;
 use crate::store::model::{IncidentFilter, IncidentPlace};
@@ -52,7 +52,7 @@ impl IncidentsAsked {
     /// When a word is none of those that are taken, a moment is none, `from` is not before `to`, or the cluster is none
     /// that the reader may see.
     pub fn filter(&self, grant: &Grant) -> Result<IncidentFilter, Problem> {
-        let (from, to) = self.span()?;
+        let (from, to) = span(self.from.as_deref(), self.to.as_deref())?;
         Ok(IncidentFilter {
             cluster: Problem::of_cluster(grant, self.cluster.as_deref())?,
             family: self.family.as_deref().map(family).transpose()?,
@@ -73,22 +73,6 @@ impl IncidentsAsked {
     /// When `after` is no cursor of it.
     pub fn before(&self) -> Result<Option<IncidentPlace>, Problem> {
         self.after.as_deref().map(place).transpose()
-    }
-
-    fn span(&self) -> Result<(Option<Timestamp>, Option<Timestamp>), Problem> {
-        let from = moment("from", self.from.as_deref())?;
-        let to = moment("to", self.to.as_deref())?;
-        if let (Some(first), Some(end)) = (from, to)
-            && first >= end
-        {
-            let raw = |it: &Option<String>| it.clone().unwrap_or_default();
-            return Err(Problem::bad(format_args!(
-                "from={} is not before to={}",
-                raw(&self.from),
-                raw(&self.to)
-            )));
-        }
-        Ok((from, to))
     }
 }
 

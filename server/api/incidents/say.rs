@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{IncidentKnown, known_now, unknown};
 use crate::api::audit;
-use crate::api::past::moment;
+use crate::api::moments::moment;
 use crate::api::problem::{self, Body, Place, Problem};
 use crate::auth::{Grant, Role};
 use crate::incidents::ChangeError;

@@ -10,6 +10,7 @@
   const AGAIN_MS = 60_000; // A stream that was refused is asked for again after so long.
   const NOTES = ["store", "detectors"]; // What is wrong with the server itself: on top of any page, and never held back.
   const SIGNED_OUT = "you are not signed in any more";
+  const SENT_AWAY = "you are asked to sign in again"; // By a proxy: no page that is kept fresh leads elsewhere itself.
   const pulse = document.getElementById("pulse");
   let lastGood = Date.now(); // When the page last showed what the server said.
   let lastHeard = Date.now(); // When the server last said something.
@@ -35,8 +36,8 @@
   function say(text, state, way = null) {
     const isNews = state === "off" || state === "held";
     pulse.setAttribute("aria-live", isNews ? "polite" : "off"); // Nobody wants to hear the time every ten seconds.
-    const link = way && pulse.querySelector("a"); // One that is there stays, with the focus that it may have.
-    if (link) pulse.firstChild.data = `${text}. `;
+    const link = pulse.querySelector("a"); // One that is there stays, with the focus that it may have.
+    if (way && link && link.href === way.href) pulse.firstChild.data = `${text}. `;
     else if (way) pulse.replaceChildren(`${text}. `, way);
     else if (pulse.textContent !== text) pulse.textContent = text; // The same is not read out again.
     pulse.title = isStreaming() ? "told by the server" : "asked every 10 s";
@@ -45,10 +46,13 @@
     pulse.classList.add(...(state === "on" ? ["on", "beat"] : [state]));
   }
 
-  // The way to the form for a token, and back here.
-  function signIn() {
+  // Where to sign in and come back here: by the form for a token, or where a proxy asks for it by this address.
+  function signIn(why) {
+    const here = location.pathname + location.search;
+    const ways = { [SIGNED_OUT]: `/sign-in?back=${encodeURIComponent(here)}`, [SENT_AWAY]: here };
+    if (!(why in ways)) return null;
     const link = document.createElement("a");
-    link.href = `/sign-in?back=${encodeURIComponent(location.pathname + location.search)}`;
+    link.href = ways[why];
     link.textContent = "Sign in";
     return link;
   }
@@ -173,8 +177,9 @@
     try {
       const response = await fetch(location.href, {
         headers: { "gpufleet-fragment": "1" }, cache: "no-store",
-        signal: AbortSignal.timeout(TIMEOUT_MS), redirect: "error",
+        signal: AbortSignal.timeout(TIMEOUT_MS), redirect: "manual",
       });
+      if (response.type === "opaqueredirect") throw new Error(SENT_AWAY);
       if (response.status === 401) throw new Error(SIGNED_OUT);
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
       const html = await response.text();
@@ -186,8 +191,10 @@
       good();
     } catch (error) {
       const seconds = Math.round((Date.now() - lastGood) / 1000);
-      const why = error.name === "TimeoutError" ? "no answer in time" : error.message;
-      say(`not refreshed for ${seconds} s: ${why}`, "off", why === SIGNED_OUT ? signIn() : null);
+      const isLate = error.name === "TimeoutError";
+      if (isLate && stream) makeRoom();
+      const why = isLate ? "no answer in time" : error.message;
+      say(`not refreshed for ${seconds} s: ${why}`, "off", signIn(why));
     } finally {
       running = false;
       if (isTold) setTimeout(refresh, SPREAD_MS);
@@ -206,6 +213,14 @@
         refusedAt = Date.now();
       }
     };
+  }
+
+  // Without TLS a browser has six connections to a host, for all its windows: streams that take them all leave none to
+  // ask by. Until it is shown anew this page asks by itself.
+  function makeRoom() {
+    leave();
+    refusedAt = Infinity;
+    isTold = true; // There may be room at once.
   }
 
   function leave() {

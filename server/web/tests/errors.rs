@@ -113,6 +113,30 @@ async fn a_parameter_that_a_route_does_not_have_is_refused_by_name_and_one_it_ha
 }
 
 #[tokio::test]
+async fn a_span_that_ends_before_it_begins_is_refused_by_each_route_that_takes_one() {
+    let server = server().await.with_an_incident().await;
+    let document = serde_json::to_value(crate::api::document()).unwrap();
+    let mut asked = 0;
+    for (method, path, address) in addresses() {
+        let parameters = document["paths"][&path][&method]["parameters"].as_array();
+        let takes = |name: &str| {
+            let mut all = parameters.into_iter().flatten();
+            all.any(|it| it["name"] == name && it["in"] == "query")
+        };
+        if !takes("from") || !takes("to") {
+            continue;
+        }
+        let address = format!("{address}?from=2026-09-21T14:00:00Z&to=2026-09-21T13:00:00Z");
+        let request = Request::get(&address).body(Body::empty()).unwrap();
+        let (response, body) = taken_apart(server.ask(request).await).await;
+        let says = "is not before to=2026-09-21T13:00:00";
+        check(&response, &body, StatusCode::BAD_REQUEST, says);
+        asked += 1;
+    }
+    assert!(asked >= 5, "{asked} routes take a span");
+}
+
+#[tokio::test]
 async fn each_route_answers_as_the_document_says_also_without_store_lead_or_token() {
     let document = serde_json::to_value(crate::api::document()).unwrap();
     let whole = server().await.with_an_incident().await;

@@ -3,6 +3,8 @@
 use std::io::Read as _;
 
 use futures::FutureExt as _;
+use futures::future::join_all;
+use gpufleet_analysis::ledger::State;
 use gpufleet_telemetry::identity::{Resource, attribute};
 
 use super::*;
@@ -122,6 +124,52 @@ async fn the_page_stands_while_it_is_rendered_anew_and_says_of_which_moment_it_i
     }
     server.pass(3);
     assert!(is_of(5).await, "the last one is too old");
+}
+
+#[tokio::test]
+async fn what_the_page_does_not_show_of_a_request_makes_no_other_rendering() {
+    let server = server().await;
+    let pages = [("/fleet", "/fleet"), ("/clusters/prod", "/clusters/%70rod")];
+    let mut first = Vec::new();
+    for (address, _) in pages {
+        first.push(server.get(address).await.1);
+    }
+    // Whatever is rendered from here on has it.
+    let server = server.with_an_incident().await;
+    for number in 0..10 {
+        for ((_, other), first) in pages.iter().zip(&first) {
+            let request = Request::get(format!("{other}?anything={number}"))
+                .header(header::HOST, format!("host-{number}.example.org"));
+            let answer = server.ask(request.body(Body::empty()).unwrap()).await;
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(body, first.as_bytes(), "{other} {number}");
+        }
+    }
+    let (_, other) = server.get("/fleet?state=unallocated&anything=1").await;
+    assert!(other.contains("GPU 5 of h100-03"), "{other}");
+}
+
+#[tokio::test]
+async fn no_more_than_so_many_wait_for_their_rendering_and_the_others_are_told_so_at_once() {
+    let server = server().await;
+    server.get("/fleet").await;
+    let mut asked = Vec::new();
+    for state in State::ALL {
+        for theme in ["system", "light", "dark"] {
+            for encoding in ["identity", "gzip"] {
+                let request = Request::get(format!("/fleet?state={}", state.name()))
+                    .header(header::COOKIE, format!("gpufleet_theme={theme}"))
+                    .header(header::ACCEPT_ENCODING, encoding);
+                asked.push(server.ask(request.body(Body::empty()).unwrap()));
+            }
+        }
+    }
+    let answers = join_all(asked).await;
+    let of = |status: StatusCode| answers.iter().filter(|it| it.status() == status).count();
+    let (drawn, refused) = (of(StatusCode::OK), of(StatusCode::SERVICE_UNAVAILABLE));
+    assert!(drawn >= 64 && refused > 0, "{drawn} drawn, {refused} not");
+    assert_eq!(drawn + refused, answers.len());
+    assert_eq!(server.get("/fleet").await.0, StatusCode::OK);
 }
 
 #[tokio::test]

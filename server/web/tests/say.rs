@@ -44,6 +44,14 @@ async fn a_person_acknowledges_silences_and_annotates_by_a_form_with_a_row_in_th
         page.contains(&form) && page.contains("name=\"who\""),
         "{page}"
     );
+    let first = page
+        .split(&form)
+        .nth(1)
+        .and_then(|it| it.split("<button").nth(1));
+    assert!(
+        first.is_some_and(|it| it.starts_with(" name=\"what\" value=\"note\"")),
+        "Enter in a field presses the first button: {first:?}"
+    );
     let sent = "what=acknowledge&who=ada&note=card+%3Cb%3Eis%3C/b%3E+ordered&for_s=3600";
     let (status, leads, _) = send(&server, sent, &OWN).await;
     assert_eq!(status, StatusCode::SEE_OTHER);

@@ -106,6 +106,31 @@ async fn the_sign_in_form_gives_a_cookie_only_for_a_good_token() {
 }
 
 #[tokio::test]
+async fn the_cookie_of_a_form_that_came_over_tls_goes_over_nothing_else_also_where_a_proxy_ends_it()
+{
+    let server = server_of(fixture::fleet(), true).await;
+    for (origin, is_secure) in [
+        ("https://gpus.example.org", true),
+        ("http://gpus.example.org", false),
+        ("null", false),
+    ] {
+        for (address, form) in [
+            ("/sign-in", format!("token={TOKEN}")),
+            ("/sign-out", "back=%2Fjobs".to_owned()),
+        ] {
+            let request = Request::post(address)
+                .header(header::CONTENT_TYPE, FORM)
+                .header("sec-fetch-site", "same-origin")
+                .header(header::ORIGIN, origin);
+            let answer = server.ask(request.body(Body::from(form)).unwrap()).await;
+            assert_eq!(answer.status(), StatusCode::SEE_OTHER, "{address}");
+            let cookie = answer.headers()[header::SET_COOKIE].to_str().unwrap();
+            assert_eq!(cookie.contains("; Secure"), is_secure, "{origin}: {cookie}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn whoever_is_signed_in_sees_as_whom_takes_another_token_and_signs_out() {
     let server = server_of(fixture::fleet(), true)
         .await
