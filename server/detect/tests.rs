@@ -21,6 +21,7 @@ use crate::store::{Store, StoreConfig};
 use crate::view::fixture::{self, Does, NOW};
 
 mod absence;
+mod holders;
 mod inventory;
 mod owner;
 mod probe;
