@@ -16,7 +16,7 @@
 //! costs that rate exactly. Time without a price has lines without money: unpriced, never 0.
 //!
 //! Limits. Within a period money follows time at the period's mean rate: what was done before and
-//! after a change of price within one hour is not told apart.
+//! after a change of price within one period, of the server's a day, is not told apart.
 
 use std::collections::BTreeMap;
 

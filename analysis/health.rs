@@ -310,20 +310,16 @@ fn throttled(gpu: &Gpu<'_>) -> Vec<Finding> {
     };
     let (throttled, capped) = (gpu.by.throttled_part, gpu.by.capped_part);
     let alone = gpu.like_cap_part.is_some_and(|it| it < capped / 4.0);
-    let known = [
-        slow(Cause::Heat, gpu.heat_part, throttled),
-        slow(Cause::HardwareBrake, gpu.brake_part, throttled),
-        slow(Cause::PowerCap, gpu.cap_part.filter(|_| alone), capped),
-    ];
-    let mut found: Vec<Finding> = known.into_iter().flatten().collect();
+    let heat = slow(Cause::Heat, gpu.heat_part, throttled);
+    let brake = slow(Cause::HardwareBrake, gpu.brake_part, throttled);
     let limit = gpu.by.slowdowns_per_minute;
     let often = gpu.slowdowns_per_minute.filter(|it| *it > limit);
-    // Heat and brake are the hardware's slowdowns with a cause: they are not told twice.
-    if let Some(often) = often.filter(|_| found.is_empty()) {
-        let kind = Kind::Throttled(Cause::Hardware);
-        found.push(over(kind, Action::CheckCoolingOrPower, often, limit));
-    }
-    found
+    // Heat and brake are the hardware's slowdowns with a cause: they are not told twice. The power cap is the driver's.
+    let often = often.filter(|_| heat.is_none() && brake.is_none());
+    let hardware = Kind::Throttled(Cause::Hardware);
+    let often = often.map(|it| over(hardware, Action::CheckCoolingOrPower, it, limit));
+    let cap = slow(Cause::PowerCap, gpu.cap_part.filter(|_| alone), capped);
+    [heat, brake, cap, often].into_iter().flatten().collect()
 }
 
 impl Usual {

@@ -43,6 +43,10 @@ pub const SHIPPED_PRICES: &str = include_str!("price_book/gcp.csv");
 /// A region that stands for every region: own rates of machines that are bought.
 pub const ANY: &str = "*";
 
+/// Most GPUs of one node: twice what the largest has. More is another column's number, the MiB of a card, and each would
+/// have its time in the ledger.
+pub const MAX_GPUS: u32 = 32;
+
 /// On what terms a node is paid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Basis {

@@ -3,15 +3,19 @@
 use serde_json::{Value, json};
 
 use crate::Answer;
-use crate::client::Client;
+use crate::client::{Client, Refusal};
 use crate::table::Table;
 use crate::words;
 
-/// The answer.
+/// The answer; bad news when the server says that it fails.
 pub(crate) fn answer(client: &Client) -> anyhow::Result<Answer> {
     let health = client.get("/health")?;
-    let fleet = client.get("/fleet")?;
     let is_good = health["status"] == "ok";
+    // One that fails, as a standby that does not lead, may say nothing of the fleet: its checks say why.
+    let fleet = match client.get("/fleet") {
+        Err(Refusal::Refused { .. }) if !is_good => Value::Null,
+        fleet => fleet?,
+    };
     Ok(Answer {
         text: text(&client.server(), &health, &fleet),
         json: json!({ "health": health, "fleet": fleet }),
@@ -32,6 +36,10 @@ fn text(server: &str, health: &Value, fleet: &Value) -> String {
     }
     for warning in health["warnings"].as_array().into_iter().flatten() {
         text.push_str(&format!("  {}\n", words::text(warning)));
+    }
+    if fleet.is_null() {
+        text.push_str("the fleet: it does not say\n");
+        return text;
     }
     let mut table = Table::new(&["", ">GPUS", ">MEASURED", "STATES"]);
     for origin in ["live", "recorded", "simulated"] {
@@ -72,6 +80,16 @@ mod tests {
         let expected = "server http://s, version 1: failing\n  store: the disk is full\n           \
              GPUS  MEASURED  STATES\nlive          8         7  active unrated 7, unhealthy 1\n\
              simulated    64        64  parked 64\nsilent nodes: 2\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn of_a_server_that_says_nothing_of_the_fleet_no_gpu_is_counted() {
+        let health = json!({"status": "failing", "version": "1", "warnings": [],
+            "checks": [{"name": "lead", "ok": false, "why": "standby: host-1 has it"}]});
+        let text = text("http://s", &health, &Value::Null);
+        let expected = "server http://s, version 1: failing\n  lead: standby: host-1 has it\n\
+            the fleet: it does not say\n";
         assert_eq!(text, expected);
     }
 }

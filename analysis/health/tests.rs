@@ -100,6 +100,13 @@ fn throttling_is_told_with_its_cause_and_the_power_cap_only_where_others_are_not
         ..unknown()
     };
     assert_eq!(kinds(&capped), [Kind::Throttled(Cause::PowerCap)]);
+    let both = [Cause::PowerCap, Cause::Hardware].map(Kind::Throttled);
+    let slowed = Gpu {
+        cap_part: Some(0.25),
+        slowdowns_per_minute: Some(2.0),
+        ..capped
+    };
+    assert_eq!(kinds(&slowed), both, "the cap is not the hardware's");
     assert_eq!(
         kinds(&Gpu {
             like_cap_part: Some(0.9),

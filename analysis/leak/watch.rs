@@ -12,7 +12,8 @@
 //! is large and memory is full soon. A tide whose swing is large beside what is free at its height is told for that:
 //! it looks as what fills the memory does until it falls.
 //!
-//! Limits: 64 bytes a memory; one byte tells 0.4 % of the capacity. Who begins anew learns anew.
+//! Limits: 64 bytes a memory; one byte tells 0.4 % of the capacity. Who begins anew learns anew; what was learnt is kept
+//! while nobody knows whose the memory is, and what is read of it in that time is left out.
 
 use gpufleet_telemetry::time::Timestamp;
 
@@ -72,6 +73,17 @@ pub struct LeakWatch {
     width: u8,
 }
 
+/// Who has a memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// This one, by a number of its own ([`owner`]).
+    Is(u32),
+    /// Nobody.
+    Nobody,
+    /// It is not known whether anybody has it, and who.
+    Unknown,
+}
+
 /// A memory that grows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Leaks {
@@ -95,17 +107,21 @@ impl Default for LeakWatch {
 }
 
 impl LeakWatch {
-    /// Takes in what part is used by whom; says whether it leaks. Nothing where nobody has it.
+    /// Takes in what part is used by whom; says whether it leaks. Nothing where nobody has it, or nobody knows who.
     pub fn read(
         &mut self,
         used: Option<f64>,
-        owner: Option<u32>,
+        owner: Owner,
         now: Timestamp,
         by: &Thresholds,
     ) -> Option<Leaks> {
-        let Some(owner) = owner else {
-            *self = Self::default();
-            return None;
+        let owner = match owner {
+            Owner::Is(owner) => owner,
+            Owner::Nobody => {
+                *self = Self::default();
+                return None;
+            }
+            Owner::Unknown => return None,
         };
         let used = used.filter(|it| (0.0..=1.0).contains(it))?;
         let now_s = u32::try_from(now.seconds()).unwrap_or(0);
@@ -279,7 +295,7 @@ mod tests {
     fn read(
         watch: &mut LeakWatch,
         used: Option<f64>,
-        owner: Option<u32>,
+        owner: Owner,
         at: Timestamp,
     ) -> Option<Leaks> {
         watch.read(used, owner, at, &Thresholds::default())
@@ -296,7 +312,7 @@ mod tests {
         for second in (from * 3_600..(from + hours) * 3_600).step_by(10) {
             let hour = second as f64 / 3_600.0;
             let at = Timestamp::from_seconds(START + second);
-            let last = read(watch, Some(used(hour)), Some(7), at);
+            let last = read(watch, Some(used(hour)), Owner::Is(7), at);
             if second % 3_600 == 3_590 {
                 said.push(last.map(|it| it.hours_left));
             }
@@ -365,22 +381,31 @@ mod tests {
         let mut watch = LeakWatch::default();
         hours(&mut watch, 0, 6, |hour| 0.3 + 0.04 * hour);
         let at = |second: i64| Timestamp::from_seconds(START + 6 * 3_600 + second);
-        assert!(read(&mut watch, Some(0.54), Some(7), at(0)).is_some());
-        assert_eq!(
-            read(&mut watch, None, Some(7), at(10)),
-            None,
-            "it is not read"
-        );
-        assert!(
-            read(&mut watch, Some(0.54), Some(7), at(20)).is_some(),
-            "it is again"
-        );
-        assert_eq!(
-            read(&mut watch, Some(0.2), Some(8), at(30)),
-            None,
-            "another's"
-        );
-        assert_eq!(read(&mut watch, Some(0.2), None, at(40)), None, "nobody's");
+        let (own, another) = (Owner::Is(7), Owner::Is(8));
+        assert!(read(&mut watch, Some(0.54), own, at(0)).is_some());
+        assert_eq!(read(&mut watch, None, own, at(10)), None, "it is not read");
+        let again = read(&mut watch, Some(0.54), own, at(20));
+        assert!(again.is_some(), "it is again");
+        let others = read(&mut watch, Some(0.2), another, at(30));
+        assert_eq!(others, None, "another's");
+        let nobodys = read(&mut watch, Some(0.2), Owner::Nobody, at(40));
+        assert_eq!(nobodys, None, "nobody's");
+    }
+
+    #[test]
+    fn what_was_learnt_is_kept_while_nobody_knows_whose_memory_it_is() {
+        for (between, is_kept) in [(Owner::Unknown, true), (Owner::Nobody, false)] {
+            let mut watch = LeakWatch::default();
+            hours(&mut watch, 0, 6, |hour| 0.3 + 0.04 * hour);
+            let at = |second: i64| Timestamp::from_seconds(START + 6 * 3_600 + second);
+            for second in 0..40 {
+                // It may be another's, which has less.
+                let told = read(&mut watch, Some(0.1), between, at(second * 10));
+                assert_eq!(told, None, "{between:?}");
+            }
+            let told = read(&mut watch, Some(0.54), Owner::Is(7), at(400));
+            assert_eq!(told.is_some(), is_kept, "{between:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Reading a price book from tables: every row that cannot be used is named, with the reason.
 
 use super::finding::{Finding, Place, Problem};
-use super::{Basis, Book, Commitment, Discount, Machine, Quality, Rate};
+use super::{Basis, Book, Commitment, Discount, MAX_GPUS, Machine, Quality, Rate};
 use crate::money::{self, NotMoney};
 use crate::table::{self, TableError, TableRow};
 
@@ -165,10 +165,16 @@ impl Book {
         if count < 0 || count % eighth != 0 {
             return Err(field("gpu_count", gpu_count, "GPUs come in eighths"));
         }
+        let eighths = u32::try_from(count / eighth).ok();
+        let too_many = || {
+            let why = format!("so many GPUs are in no node, at most {MAX_GPUS}");
+            field("gpu_count", gpu_count, &why)
+        };
         let machine = Machine {
             gpu_model: gpu_model.to_owned(),
-            gpu_eighths: u32::try_from(count / eighth)
-                .map_err(|_| field("gpu_count", gpu_count, "so many GPUs are in no node"))?,
+            gpu_eighths: eighths
+                .filter(|it| *it <= 8 * MAX_GPUS)
+                .ok_or_else(too_many)?,
             vcpus: number("vcpus", vcpus)?,
             memory_gib: number("memory_gib", memory_gib)?,
         };

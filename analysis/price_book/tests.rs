@@ -319,6 +319,29 @@ fn a_part_of_a_gpu_is_counted_as_one_and_costs_what_its_node_does() {
 }
 
 #[test]
+fn a_machine_with_more_gpus_than_any_has_is_named_with_its_line_and_column() {
+    let rows = "machine_type,gpu_model,gpu_count,vcpus,memory_gib\n\
+        rack-32g,h100,32,,\nbox-8g,h100,81559,208,1872\nrack-33g,h100,32.125,,\n";
+    let tables = Tables {
+        machines: vec![Text::new("machines", rows)],
+        ..Tables::default()
+    };
+    let book = Book::load("USD", &tables);
+    let gpus = |name: &str| book.machine(name).map(Machine::gpus);
+    assert_eq!(gpus("rack-32g"), Some(32));
+    assert_eq!((gpus("box-8g"), gpus("rack-33g")), (None, None));
+    let said: Vec<String> = book.findings.iter().map(ToString::to_string).collect();
+    let why = "so many GPUs are in no node, at most 32";
+    assert_eq!(
+        said,
+        [
+            format!("machines line 3: `gpu_count` is `81559`: {why}"),
+            format!("machines line 4: `gpu_count` is `32.125`: {why}"),
+        ]
+    );
+}
+
+#[test]
 fn a_discount_is_taken_off_the_list_rate_once_and_two_are_no_price() {
     let rates = "box-8g,here,own,USD,80.000000001,8,2026-10-01,,list,a\n";
     let one = book(rates, "*,*,,12.5,2026-10-01,2026-10-03\n");

@@ -6,7 +6,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Faults, Well, middle, normal};
 use crate::health::{self, Asks, Gpu, Kind, Links, Pcie, Usual, Xid, findings};
-use crate::leak::{self, watch::LeakWatch};
+use crate::leak::{
+    self,
+    watch::{LeakWatch, Owner},
+};
 
 pub(super) mod events;
 
@@ -137,14 +140,14 @@ const SHAPES: [(&str, Shape); 3] = [
 fn watched(seed: u64, hours: i64, per_hour: f64, shape: Shape) -> (Option<f64>, bool) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let begins = 24.0 * random.random::<f64>();
-    let owner = random.random::<u32>();
+    let owner = Owner::Is(random.random::<u32>());
     let mut watch = LeakWatch::default();
     let (mut first, mut is_told) = (None, false);
     for minute in 0..hours * 60 {
         let hour = minute as f64 / 60.0;
         let used = (0.3 + per_hour * hour + shape(begins + hour, &mut random)).clamp(0.0, 1.0);
         let at = NOW.shifted(minute * 60_000_000_000);
-        let told = watch.read(Some(used), Some(owner), at, &leak::Thresholds::default());
+        let told = watch.read(Some(used), owner, at, &leak::Thresholds::default());
         is_told = told.is_some();
         first = first.or(told.map(|_| hour));
     }

@@ -33,6 +33,10 @@ use super::runs::{self, Holders};
 use super::seconds_since;
 use crate::money::Machine;
 
+mod told;
+
+use told::Told;
+
 /// GPUs that are held and do no work.
 #[derive(Default)]
 pub(super) struct Idle {
@@ -41,6 +45,7 @@ pub(super) struct Idle {
     /// The numbers of those that have done something since the start.
     moved: HashSet<u32>,
     quiet: QuietRuns,
+    told: Told,
 }
 
 /// When runs last saved, restored, evaluated or started, by cluster and run, of those that did so lately.
@@ -79,12 +84,16 @@ impl Detector for Idle {
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         self.quiet.note(&found.quiet, tick.now);
-        let since = self.since_before(tick);
+        let known = self.told.look(tick);
+        let mut since = self.since_before(tick);
+        since.extend(known.since);
         let waiting = waiting(all(tick), tick.now, self.after_s, &since);
         let names = waiting.iter().map(|it| it.1.name());
         let holders = runs::holders(tick.runs(), names, tick.now);
+        self.told.keep(&waiting, &holders, &since);
         let said = idle(&waiting, &holders, &self.quiet, tick.now);
         found.signals.extend(said);
+        found.unread.extend(known.unread);
     }
 }
 
@@ -218,6 +227,8 @@ struct Held<'a> {
     card: &'a str,
     job: Option<&'a str>,
     status: Status,
+    /// Whether it was active in its newest tick, whoever holds it.
+    is_active: bool,
     /// What is lost while it does nothing.
     losing: Losing,
 }
@@ -232,6 +243,7 @@ impl<'a> Held<'a> {
             card: &seen.id,
             job: seen.alike.job.as_deref(),
             status: seen.status,
+            is_active: seen.is_active,
             losing: Losing::gpus(1, seen.price),
         }
     }
@@ -245,6 +257,7 @@ impl<'a> Held<'a> {
             card: &seen.card,
             job: seen.alike.job.as_deref(),
             status: seen.status,
+            is_active: seen.is_active,
             losing: seen.losing(gpus),
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use gpufleet_analysis::health::Probed;
 use gpufleet_analysis::leak::Thresholds;
-use gpufleet_analysis::leak::watch::{self, LeakWatch, Leaks};
+use gpufleet_analysis::leak::watch::{self, LeakWatch, Leaks, Owner};
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::port::Port;
 use gpufleet_analysis::silent::is_silent;
@@ -32,6 +32,7 @@ use crate::view::contact::Contact;
 use crate::view::judge::judge;
 
 mod alike;
+mod holder;
 mod host;
 mod lanes;
 mod probed;
@@ -40,6 +41,7 @@ mod table;
 
 pub(super) use alike::Alike;
 use alike::Groups;
+pub(super) use holder::is_unknown;
 pub use host::Host;
 pub(super) use share::{ShareSnapshot, part_of};
 use table::Table;
@@ -130,6 +132,8 @@ pub struct GpuSnapshot {
     /// Its model and the job that holds it, with all GPUs of both.
     pub(super) alike: Arc<Alike>,
     pub(super) status: Status,
+    /// Whether it was active in its newest tick, whoever holds it.
+    pub(super) is_active: bool,
     pub(super) first_seen: Timestamp,
     pub(super) last_point: Timestamp,
     pub(super) is_removed: bool,
@@ -274,7 +278,7 @@ pub(super) fn gather(
                 let id = watch::owner(&live.key.cluster, &live.key.id);
                 let used = host::memory_used(live, now);
                 of_node.has_memory = used.is_some();
-                of_node.leaks = machine.memory.read(used, Some(id), now, by);
+                of_node.leaks = machine.memory.read(used, Owner::Is(id), now, by);
                 of_node.resource = Some(Arc::clone(&live.resource));
             }
             KeptOf::Gpu(watched) => {
@@ -413,6 +417,7 @@ fn seen_of(
     let healed_at = watched.whole.read(live);
     let status = judge(live, now);
     let used = gpu_used(live, now);
+    let owner = holder::of_memory(live, &status, watched.owner);
     let mut seen = GpuSnapshot {
         number: watched.number,
         cluster: Arc::clone(&live.key.cluster),
@@ -422,6 +427,7 @@ fn seen_of(
         price: None,
         is_cut: false,
         status,
+        is_active: live.bits.active != 0,
         first_seen: live.first_seen,
         last_point: live.last_point,
         is_removed: live.told.is_removed(live.last_point),
@@ -436,7 +442,7 @@ fn seen_of(
         clock: value(&gpu::SM_CLOCK),
         tensor: value(&gpu::TENSOR_ACTIVE),
         links: watched.links.read(live, is_at_work(status.state), now),
-        leaks: watched.memory.read(used, watched.owner, now, by),
+        leaks: watched.memory.read(used, owner, now, by),
         gone: Readable::default(),
         host: Host::default(),
         has_memory: used.is_some(),

@@ -6,7 +6,7 @@
 //! the job go together, or are seen to do the same work ([`Together::compares`]): replicas that serve have each their
 //! own load.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
@@ -17,7 +17,7 @@ use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::robust::median;
-use gpufleet_analysis::states::recovery_breaks;
+use gpufleet_analysis::states::{Status, recovery_breaks};
 use gpufleet_analysis::straggler::clocks::{Pace, Together};
 use gpufleet_telemetry::catalog::{Unit, gpu, own};
 use gpufleet_telemetry::event::Severity;
@@ -25,13 +25,13 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::detector::Need::{Events, Holders, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
-use super::gather::{Alike, GpuSnapshot, is_at_work};
+use super::gather::{Alike, GpuSnapshot, is_at_work, is_unknown};
 use super::watch::Readable;
 use crate::fleet::LiveXid;
 
 pub(super) mod say;
 
-use say::{action, newest, readings, what, words};
+use say::{BESIDE, CAPPED, HOTTER, WEAKER, action, newest, readings, what, words};
 
 /// Parts that forget over some minutes, and five readings of NVLinks in as many, say late after a start what is, seconds.
 const LEARNS_S: i64 = 600;
@@ -55,7 +55,10 @@ type OfPrograms<'a> = HashSet<(&'a str, &'a str, u32)>;
 
 /// What is wrong with each GPU.
 #[derive(Default)]
-pub(super) struct Faults;
+pub(super) struct Faults {
+    /// What was told of GPUs beside like ones, when that could be said last.
+    beside: BTreeSet<(Family, Place)>,
+}
 
 impl Detector for Faults {
     fn finds(&self) -> Vec<Finds> {
@@ -126,25 +129,21 @@ impl Detector for Faults {
                 &gpu::THROTTLE_THERMAL,
                 &SLOWED,
             )),
-            alike("hotter than like GPUs", Heat, &gpu::TEMPERATURE),
+            alike(HOTTER, Heat, &gpu::TEMPERATURE),
             slowed(read(
                 "slowed down by the power brake",
                 Power,
                 &gpu::THROTTLE_BOARD_LIMIT,
                 &SLOWED,
             )),
-            slowed(alike(
-                "slowed down by its power cap",
-                Power,
-                &gpu::THROTTLE_POWER,
-            )),
+            slowed(alike(CAPPED, Power, &gpu::THROTTLE_POWER)),
             slowed(read(
                 "slowed down by the hardware again and again",
                 Power,
                 &gpu::HARDWARE_SLOWDOWNS,
                 &SLOWED,
             )),
-            alike("draws less power than like GPUs", Power, &gpu::POWER),
+            alike(WEAKER, Power, &gpu::POWER),
             Finds::of("PCIe below what it was", Link, pcie, link),
             read("NVLinks down", Link, &gpu::NVLINKS_ACTIVE, link)
                 .learns(&["NVLinks down"], LEARNS_S),
@@ -152,9 +151,30 @@ impl Detector for Faults {
     }
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
-        found
-            .signals
-            .extend(signals(tick.seen, &tick.by.health, tick.now));
+        let signals = signals(tick.seen, &tick.by.health, tick.now);
+        found.unread.extend(self.unheld(&signals, tick));
+        found.signals.extend(signals);
+    }
+}
+
+impl Faults {
+    /// What was told of GPUs beside like ones, where it is not known now who holds them: which are like them nobody knows
+    /// then, nor whether it is over.
+    fn unheld(&mut self, signals: &[Signal], tick: &TickSnapshot<'_>) -> Vec<(Family, Place)> {
+        let status = |place: &Place| {
+            let seen = tick.card(&place.cluster, place.gpu.as_deref()?)?;
+            Some(seen.status)
+        };
+        let is = |place: &Place, so: fn(&Status) -> bool| status(place).is_some_and(|it| so(&it));
+        // One that fell silent may come back without a holder at first.
+        let is_open = |it: &Status| it.state == State::Unobserved;
+        self.beside.retain(|(_, place)| is(place, is_open));
+        let unread = self.beside.iter().filter(|it| is(&it.1, is_unknown));
+        let unread = unread.cloned().collect();
+        let told = signals.iter().filter(|it| BESIDE.contains(&&*it.what));
+        self.beside
+            .extend(told.map(|it| (it.family, it.place.clone())));
+        unread
     }
 }
 

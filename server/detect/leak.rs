@@ -7,18 +7,20 @@
 //! Limits: a server that starts anew learns anew: it says nothing for 3 h 20 min, and of what leaked before that it is
 //! over after [`LEARNS_S`] at the earliest, unless its job has ended.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Remedy, Signal};
 use gpufleet_analysis::leak::watch::Leaks;
+use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::{Unit, gpu, node};
 use gpufleet_telemetry::event::Severity;
 
 use super::detector::Need::{Holders, Length, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
-use super::gather::{GpuSnapshot, NodeName, NodeSnapshot, NodeSnapshots};
+use super::gather::{GpuSnapshot, NodeName, NodeSnapshot, NodeSnapshots, is_unknown};
 use super::stake;
 
 /// Nothing is said before 40 of the 48 narrowest buckets are over, seconds.
@@ -35,6 +37,8 @@ const SOON_HOURS: f64 = 24.0;
 pub(super) struct Leaking {
     /// Machines whose memory grew when it was last read.
     told: BTreeSet<NodeName>,
+    /// Under which job the memory of GPUs grew, by their numbers, when that could be said last.
+    jobs: HashMap<u32, Arc<str>>,
 }
 
 impl Detector for Leaking {
@@ -69,6 +73,7 @@ impl Detector for Leaking {
         stake::price(signals.iter_mut(), tick);
         found.signals.extend(signals);
         found.unread.extend(self.unread(tick.nodes));
+        found.unread.extend(self.unheld(tick.seen));
     }
 }
 
@@ -82,6 +87,33 @@ impl Leaking {
         let unread = unread.collect();
         let grow = nodes.iter().filter(|(_, it)| it.leaks.is_some());
         self.told.extend(grow.map(|(name, _)| name.clone()));
+        unread
+    }
+
+    /// GPUs whose memory grew under a job, where it is not known who holds them now: then nobody knows whether it still
+    /// does.
+    fn unheld(&mut self, all: &[GpuSnapshot]) -> Vec<(Family, Place)> {
+        let before = std::mem::take(&mut self.jobs);
+        let mut unread = Vec::new();
+        for seen in all {
+            if let (Some(job), Some(_)) = (&seen.alike.job, seen.leaks) {
+                self.jobs.insert(seen.number, Arc::clone(job));
+                continue;
+            }
+            // One that fell silent may come back without a holder at first.
+            let is_open = seen.status.state == State::Unobserved;
+            let Some(job) = before.get(&seen.number).filter(|_| is_open) else {
+                continue;
+            };
+            self.jobs.insert(seen.number, Arc::clone(job));
+            if is_unknown(&seen.status) {
+                let place = Place {
+                    run: Some(job.to_string()),
+                    ..Place::gpu(&seen.cluster, &seen.node, &seen.id)
+                };
+                unread.push((Family::Leak, place));
+            }
+        }
         unread
     }
 }

@@ -22,6 +22,7 @@ use crate::view::fixture::{self, Does, NOW};
 
 mod absence;
 mod committed;
+mod holders;
 mod inventory;
 mod owner;
 mod probe;

@@ -151,8 +151,9 @@ pub struct CloudMonitoring {
     undescribed: Vec<&'static Metric>,
     /// Metrics that it does not take as they are.
     unwanted: HashSet<MetricId>,
-    /// Points of the minute that is under way, by metric.
+    /// Points of the minute that is under way, by metric, and its end.
     series: BTreeMap<MetricId, u64>,
+    series_of: Option<Timestamp>,
     /// The end of the newest minute that was written whole.
     whole: Option<Timestamp>,
     /// The last server may have died in the first minute that this one sends.
@@ -226,6 +227,7 @@ impl CloudMonitoring {
             containers: Arc::default(),
             unwanted: HashSet::new(),
             series: BTreeMap::new(),
+            series_of: None,
             whole: None,
             is_first_minute: true,
             month: None,
@@ -250,6 +252,14 @@ impl CloudMonitoring {
             "{} metrics are written to Cloud Monitoring; of one GPU that is {month}",
             metrics().count()
         )
+    }
+
+    /// Counts the points of the minute that ends then: those of one that was given up, because it became too old, are of
+    /// none that was written.
+    fn counts(&mut self, end: Timestamp) {
+        if self.series_of.replace(end) != Some(end) {
+            self.series.clear();
+        }
     }
 
     /// The node that a resource is on, as far as it is known.
@@ -348,6 +358,7 @@ impl Way for CloudMonitoring {
     }
 
     fn points(&mut self, of: &Labelled<'_>, samples: &[Sample], end: Timestamp) -> Vec<Point> {
+        self.counts(end);
         let node = self.node(of.known);
         let container = match self.resource {
             Monitored::K8sContainer => {
@@ -449,6 +460,7 @@ impl Way for CloudMonitoring {
         self.nodes.clear();
         self.streams.forget_before(end);
         containers::lock(&self.containers).forget_before(end);
+        self.counts(end);
         let of_metrics = std::mem::take(&mut self.series);
         let series = of_metrics.values().sum();
         self.told.wrote(of_metrics);

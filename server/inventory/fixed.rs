@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gpufleet_analysis::inventory::{Node, Ready};
+use gpufleet_analysis::price_book::MAX_GPUS;
 
 use super::known::TOLD_FOR;
 use crate::App;
-
-/// Most GPUs of one node: twice what the largest has.
-const MAX_GPUS: u32 = 32;
 
 /// Why there is no queue.
 const NO_CLAIMS: &str =
@@ -39,7 +37,8 @@ fn node(name: &str, line: &str) -> Result<Node, String> {
         .parse()
         .map_err(|_| wrong("it must begin with how many GPUs there are"))?;
     if name.is_empty() || !(1..=MAX_GPUS).contains(&gpus) {
-        return Err(wrong("a node has a name and 1 to 32 GPUs"));
+        let why = format!("a node has a name and 1 to {MAX_GPUS} GPUs");
+        return Err(wrong(&why));
     }
     Ok(Node {
         name: name.to_owned(),

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use gpufleet_tests::harness::client::typed;
 use gpufleet_tests::harness::server::{Place, Server};
 use gpufleet_tests::harness::{World, wait};
 use gpufleet_tests::on_both_databases;
@@ -57,6 +58,9 @@ fn a_standby_says_what_it_is_and_takes_over(world: World) {
         &["This server does not lead", "standby: "],
     );
     says(&standby, "/api/v1/fleet", 503, &["standby: "]);
+    let status = typed(&standby.place.web, ["status"]);
+    assert_eq!(status.code, Some(1), "{}", status.complained);
+    assert!(status.said.contains("lead: standby: "), "{}", status.said);
     says(&standby, "/metrics", 200, &["gpufleet_server_leads 0"]);
     assert_eq!(
         send(&standby, "GPU-1"),

@@ -29,6 +29,8 @@ pub(in crate::detect) struct ShareSnapshot {
     /// Its card's model and the job that holds the share.
     pub(in crate::detect) alike: Arc<Alike>,
     pub(in crate::detect) status: Status,
+    /// Whether it was active in its newest tick, whoever holds it.
+    pub(in crate::detect) is_active: bool,
     /// So many slices of so many, where it tells.
     told_part: Option<(u32, u32)>,
     /// How many shares its card has.
@@ -76,6 +78,7 @@ impl Kept {
             card: Arc::clone(&told.card),
             alike: Arc::clone(&told.alike),
             status,
+            is_active: live.bits.active != 0,
             told_part: told.part,
             siblings: 1,
         };

@@ -13,6 +13,15 @@ use crate::words::{recovery_action, xid};
 /// The name of a reading by which it is judged on after a start of the server.
 pub(in crate::detect) const AN_HOUR: &str = "corrected errors an hour";
 
+/// What is said of a GPU beside like ones, which nothing says where it is not known who holds it.
+pub(super) const BESIDE: [&str; 3] = [HOTTER, CAPPED, WEAKER];
+/// Its temperature.
+pub(super) const HOTTER: &str = "hotter than like GPUs";
+/// What part of the time it is at its power cap.
+pub(super) const CAPPED: &str = "slowed down by its power cap";
+/// Its power.
+pub(super) const WEAKER: &str = "draws less power than like GPUs";
+
 /// The newest XID of this code.
 pub(super) fn newest(seen: &GpuSnapshot, code: u32) -> Option<&LiveXid> {
     let of_code = seen.xids.iter().filter(|it| it.code == code);
@@ -61,10 +70,10 @@ pub(super) fn what(seen: &GpuSnapshot, finding: &Finding) -> String {
         Kind::RemapPending => "a memory row waits for a reset",
         Kind::Throttled(Slowed::Heat) => "slowed down by heat",
         Kind::Throttled(Slowed::HardwareBrake) => "slowed down by the power brake",
-        Kind::Throttled(Slowed::PowerCap) => "slowed down by its power cap",
+        Kind::Throttled(Slowed::PowerCap) => CAPPED,
         Kind::Throttled(Slowed::Hardware) => "slowed down by the hardware again and again",
-        Kind::Hot => "hotter than like GPUs",
-        Kind::Underpowered => "draws less power than like GPUs",
+        Kind::Hot => HOTTER,
+        Kind::Underpowered => WEAKER,
         Kind::Lost => "lost",
         Kind::DriverHung => "a driver call does not return",
         Kind::Vanished => "its readings stopped",

@@ -373,7 +373,11 @@ fn piece(points: Vec<Point>) -> Piece<CloudMonitoring> {
 
 /// As many points as one request may have, of other GPUs for each number.
 fn some_points(target: &mut CloudMonitoring, number: usize) -> Vec<Point> {
-    let end = Minute(FIRST.0 + 9).start();
+    points_at(target, number, Minute(FIRST.0 + 9).start())
+}
+
+/// The same in the minute that ends then.
+fn points_at(target: &mut CloudMonitoring, number: usize, end: Timestamp) -> Vec<Point> {
     let first = number * CloudMonitoring::MOST;
     let points = (first..first + CloudMonitoring::MOST).flat_map(|place| {
         let id = format!("GPU-{place:04}");
@@ -401,6 +405,23 @@ fn some_points(target: &mut CloudMonitoring, number: usize) -> Vec<Point> {
         target.points(&of, &[sample], end)
     });
     points.collect()
+}
+
+#[tokio::test]
+async fn a_minute_that_was_given_up_is_no_part_of_what_a_month_costs() {
+    let Bench {
+        mut target, app, ..
+    } = bench().await;
+    for (number, begun, whole, series) in [(0, 7, 7, 1), (1, 8, 9, 0)] {
+        let end = |minute: i64| Minute(FIRST.0 + minute).start();
+        // One that is given up, and what there is of the one that goes whole.
+        points_at(&mut target, number, end(5));
+        points_at(&mut target, number, end(begun));
+        target.went_whole(end(whole));
+        let month = app.cloud_monitoring.month(&app.config.cloud_monitoring);
+        let told = month.map(|it| it.series);
+        assert_eq!(told, Some(series * CloudMonitoring::MOST as u64));
+    }
 }
 
 #[tokio::test]

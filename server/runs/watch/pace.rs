@@ -116,10 +116,11 @@ impl Pace {
 
     /// Takes in a step.
     pub(super) fn observe(&mut self, step: &CompleteStep, by: &Thresholds) {
-        // Numbers that went back are another time of the run.
+        // Numbers that went back are another time of the run: a step before has the number of one that comes.
         if self.recent.back().is_some_and(|it| step.step < it.step) {
             (self.slower, self.rises) = (None, Rises::default());
             self.learning.clear();
+            self.recent.clear();
         }
         if self.recent.len() >= RECENT {
             self.recent.pop_front();

@@ -102,6 +102,28 @@ async fn a_restart_that_begins_its_numbers_anew_accuses_nobody_and_hides_nobody(
 }
 
 #[tokio::test]
+async fn a_rank_that_is_slow_after_a_restart_is_so_since_then_and_not_since_before_the_crash() {
+    let mut training = Training::new().await;
+    training.ticks(12, |_| WELL, |_| {}).await;
+    let crashed = |_: u32| Does {
+        is_heard: false,
+        ..WELL
+    };
+    let resumes_at = training.step - 80;
+    training.ticks(120, crashed, |_| {}).await;
+    assert_eq!(accused(&training), []);
+    let restarted = training.world.hand.now();
+    training.step = resumes_at;
+    training.ticks(5, slow(4), |_| {}).await;
+    let told = training.one();
+    assert_eq!((told.family, told.place.rank), (Family::Straggler, Some(4)));
+    assert!(told.since >= restarted, "{:?}", told.since);
+    // 16 GPUs wait a fifth of the time since then, and not of the twenty minutes before.
+    let lost = told.lost.gpu_seconds();
+    assert!(lost < 16.0 * 50.0 / 4.0, "{lost}");
+}
+
+#[tokio::test]
 async fn one_rank_and_ranks_that_are_all_slow_accuse_nobody() {
     let mut training = Training::without_steps().await;
     let alone = |rank: u32| Does {
