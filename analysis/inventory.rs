@@ -136,8 +136,10 @@ pub struct Record {
 pub enum Reason {
     /// The scheduler has looked and found no place.
     NoPlace,
-    /// Something holds it back before the scheduler looks: a gate, a queue, a dependency.
+    /// Something holds it back before the scheduler looks: a gate, a queue, an administrator.
     HeldBack,
+    /// Its owner does: more GPUs would not let it begin.
+    ByOwner,
     /// The scheduler has said nothing yet.
     NotTried,
 }
@@ -227,8 +229,14 @@ impl Reason {
         match self {
             Self::NoPlace => "no_place",
             Self::HeldBack => "held_back",
+            Self::ByOwner => "held_by_owner",
             Self::NotTried => "not_tried",
         }
+    }
+
+    /// Whether what waits so is demand. What its owner holds back nobody wants now, and it may stand so for ever.
+    pub const fn is_demand(self) -> bool {
+        !matches!(self, Self::ByOwner)
     }
 }
 
