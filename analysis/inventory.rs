@@ -83,6 +83,8 @@ pub struct Node {
     pub trouble: String,
     /// Whether nothing new may be put on it.
     pub cordoned: bool,
+    /// Whether its provider was seen to take it back, a Spot machine.
+    pub is_taken_back: bool,
     /// For whom it is kept: taints that a claim must tolerate, other than those of GPUs themselves.
     pub kept_for: Vec<String>,
     /// Slurm's partitions that it is in, by name; empty where nobody tells any.

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 mod claims;
 
+mod taken_back;
+
 /// The longest pause between two questions, twice, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
