@@ -54,7 +54,7 @@ pub struct Node {
     pub region: String,
     /// The machine type; empty where not told.
     pub machine: String,
-    /// How it is paid for, `on_demand`, `spot` or `reserved`; empty where not told.
+    /// How it is paid for, `on_demand`, `spot`, `flex_start` or `reserved`; empty where not told.
     pub provisioning: String,
     /// Who provides it: `gcp`, `aws`, `azure`; empty where not told.
     #[serde(skip_serializing_if = "String::is_empty")]
