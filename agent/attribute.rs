@@ -338,7 +338,12 @@ impl Attribution {
         self.strange.tell(&found);
         let mut resources = resources::resources(&cards, &found);
         resources.extend(replicas::resources(&cards, &found.replicas, &turn.node));
-        resources.push(self.node(turn, &answers, in_cloud.as_deref(), &sources, &found));
+        let node = self.node(turn, &answers, in_cloud.as_deref(), &sources, &found);
+        let paid = node.resource.attribute(attribute::PROVISIONING);
+        if let Some(metadata) = metadata.filter(|_| paid == Some(metadata::SPOT)) {
+            metadata.is_spot();
+        }
+        resources.push(node);
         if let Some(tasks) = &self.tasks {
             if let Some(names) = &tasks.names {
                 names.want(unnamed);

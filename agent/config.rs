@@ -75,7 +75,7 @@ section! {
         pub zone: String = String::new(),
         /// Who provides it: `gcp`, or a name of your own for machines of your own.
         pub provider: String = String::new(),
-        /// How it is paid for: `on_demand`, `spot` or `reserved`.
+        /// How it is paid for: `on_demand`, `spot`, `flex_start` or `reserved`.
         pub provisioning: String = String::new(),
         /// The metadata server that is asked what this machine is. `auto`: Google Compute Engine's,
         /// on its machines only; else an address; empty: nobody.
@@ -84,7 +84,7 @@ section! {
 }
 
 /// What [`NodeConfig::provisioning`] may be.
-const PROVISIONINGS: [&str; 4] = ["", "on_demand", "spot", "reserved"];
+const PROVISIONINGS: [&str; 5] = ["", "on_demand", "spot", "flex_start", "reserved"];
 
 impl NodeConfig {
     /// What it says of the machine, as attributes of the node.
@@ -121,7 +121,7 @@ impl ProgramConfig for Config {
         }
         let paid = self.node.provisioning.as_str();
         if !PROVISIONINGS.contains(&paid) {
-            let may = "it may be on_demand, spot, reserved or empty";
+            let may = "it may be on_demand, spot, flex_start, reserved or empty";
             return Err(format!("node.provisioning = \"{paid}\": {may}").into());
         }
         self.attribute.check()?;

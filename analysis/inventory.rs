@@ -54,7 +54,7 @@ pub struct Node {
     pub region: String,
     /// The machine type; empty where not told.
     pub machine: String,
-    /// How it is paid for, `on_demand`, `spot` or `reserved`; empty where not told.
+    /// How it is paid for, `on_demand`, `spot`, `flex_start` or `reserved`; empty where not told.
     pub provisioning: String,
     /// Who provides it: `gcp`, `aws`, `azure`; empty where not told.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -83,6 +83,8 @@ pub struct Node {
     pub trouble: String,
     /// Whether nothing new may be put on it.
     pub cordoned: bool,
+    /// Whether its provider was seen to take it back, a Spot machine.
+    pub is_taken_back: bool,
     /// For whom it is kept: taints that a claim must tolerate, other than those of GPUs themselves.
     pub kept_for: Vec<String>,
     /// Slurm's partitions that it is in, by name; empty where nobody tells any.
@@ -136,8 +138,10 @@ pub struct Record {
 pub enum Reason {
     /// The scheduler has looked and found no place.
     NoPlace,
-    /// Something holds it back before the scheduler looks: a gate, a queue, a dependency.
+    /// Something holds it back before the scheduler looks: a gate, a queue, an administrator.
     HeldBack,
+    /// Its owner does: more GPUs would not let it begin.
+    ByOwner,
     /// The scheduler has said nothing yet.
     NotTried,
 }
@@ -227,8 +231,14 @@ impl Reason {
         match self {
             Self::NoPlace => "no_place",
             Self::HeldBack => "held_back",
+            Self::ByOwner => "held_by_owner",
             Self::NotTried => "not_tried",
         }
+    }
+
+    /// Whether what waits so is demand. What its owner holds back nobody wants now, and it may stand so for ever.
+    pub const fn is_demand(self) -> bool {
+        !matches!(self, Self::ByOwner)
     }
 }
 

@@ -1,18 +1,17 @@
 //! What a node costs an hour, when, where and on what terms; and why it has no price.
 //!
-//! Method. A *series* is the rates of one machine type, region and basis. A rate holds from its date
-//! until its end, without one until the next of its series begins. At a moment exactly one rate must
-//! hold: none is a gap, two are an overlap, and both are [`Unpriced`]. Nothing is carried over from
-//! another region, basis or date. A Spot rate that is not below the on-demand rate of its time is
-//! refused. A host without GPUs of its own (`n1-standard-16`) costs its own rate and that of each GPU
-//! added to it (`n1+nvidia-tesla-t4`). A negotiated discount is taken off the list rate and rounded
-//! once to the nano-unit; two discounts on one rate are no price.
+//! Method. A *series* is the rates of one machine type, region and basis. A rate holds from its date until its end, without
+//! one until the next of its series begins. At a moment exactly one rate must hold: none is a gap, two are an overlap, and
+//! both are [`Unpriced`]. Nothing is carried over from another region, basis or date. A Spot rate that is not below the
+//! on-demand rate of its time is refused. A host without GPUs of its own (`n1-standard-16`) costs its own rate and that of
+//! each GPU added to it (`n1+nvidia-tesla-t4`). A negotiated discount is taken off the list rate and rounded once to the
+//! nano-unit; two discounts on one rate are no price.
 //!
 //! Numbers. Nano-units of one currency an hour; moments in Unix milliseconds, intervals half open.
 //! Spot is a series like the others: a3-highgpu-8g in us-central1 went from 62.5 to 20.4 to 50.6 USD.
 //!
-//! Limits. The shipped table has GPU rates apart only for N1; of the others the GPU's own part is
-//! not known and reads unpriced until a catalog ([`catalog`]) or an own table says it.
+//! Limits. The shipped table has no rates of flex-start, and GPU rates apart only for N1; of the others the GPU's own part
+//! is not known and reads unpriced until a catalog ([`catalog`]) or an own table says it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,6 +53,8 @@ pub enum Basis {
     OnDemand,
     /// Capacity that can be taken back.
     Spot,
+    /// Google's flex-start: begun when there is room, for a week at most, at a rate of its own.
+    FlexStart,
     /// Committed for a year.
     Commitment1Year,
     /// Committed for three years.
@@ -270,9 +271,10 @@ pub enum Unpriced {
 
 impl Basis {
     /// Every basis.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::OnDemand,
         Self::Spot,
+        Self::FlexStart,
         Self::Commitment1Year,
         Self::Commitment3Years,
         Self::Own,
@@ -283,6 +285,7 @@ impl Basis {
         match self {
             Self::OnDemand => "on_demand",
             Self::Spot => "spot",
+            Self::FlexStart => "flex_start",
             Self::Commitment1Year => "commitment_1y",
             Self::Commitment3Years => "commitment_3y",
             Self::Own => "own",

@@ -341,6 +341,7 @@ pub async fn run(app: App, stop: CancellationToken) {
                 () = tokio::time::sleep(WRITE_EVERY) => {}
             }
             inventory.known().forget(clock.now());
+            tell_taken_back(&app);
             job.round(clock, inventory.write(&app.store, now(&app)))
                 .await;
         }
@@ -349,8 +350,19 @@ pub async fn run(app: App, stop: CancellationToken) {
         () = told => {}
         () = written => {}
     }
+    tell_taken_back(&app);
     job.round(clock, inventory.write(&app.store, now(&app)))
         .await;
+}
+
+/// Tells the fleet which nodes were seen to be taken back, before they are written as such: their agents may not hear of
+/// it, and one that is written is not told again.
+fn tell_taken_back(app: &App) {
+    let inventory = &app.inventory;
+    let news = inventory.known().news_of_taken_back();
+    for (node, at) in news {
+        app.fleet.saw_taken_back(&inventory.cluster, &node, at);
+    }
 }
 
 /// Takes in what the store knows.

@@ -232,7 +232,7 @@ pub mod attribute {
     pub const CLOUD_PROVIDER: &str = "cloud.provider";
     /// Of a node: the project or account it belongs to.
     pub const CLOUD_ACCOUNT: &str = "cloud.account.id";
-    /// Of a node: how it is paid for: `on_demand`, `spot` or `reserved`.
+    /// Of a node: how it is paid for: `on_demand`, `spot`, `flex_start` or `reserved`.
     pub const PROVISIONING: &str = "gpufleet.provisioning";
     /// The owner that the owner rules found for the holder.
     pub const OWNER: &str = "gpufleet.owner";

@@ -19,7 +19,9 @@ const LABELS: [(&str, &str); 6] = [
 ];
 
 /// Labels that say how a node is paid for; where a provider has none of them it is not known.
-const PROVISIONING: [(&str, &str, &str); 7] = [
+const PROVISIONING: [(&str, &str, &str); 8] = [
+    // Before what GKE calls the model of the rest.
+    ("cloud.google.com/gke-flex-start", "true", "flex_start"),
     ("cloud.google.com/gke-spot", "true", "spot"),
     ("cloud.google.com/gke-preemptible", "true", "spot"),
     ("cloud.google.com/gke-provisioning", "spot", "spot"),
@@ -129,6 +131,9 @@ mod tests {
         check(gce, &place, &expected("on_demand"));
         let spot = with(("cloud.google.com/gke-spot", "true"));
         check(gce, &spot, &expected("spot"));
+        let mut flexible = with(("cloud.google.com/gke-flex-start", "true"));
+        flexible.push(("cloud.google.com/gke-provisioning", "standard"));
+        check(gce, &flexible, &expected("flex_start"));
         let reserved = with((RESERVATION, "r1"));
         check(gce, &reserved, &expected("reserved"));
         check(

@@ -4,6 +4,9 @@
 //! nothing waits for it; elsewhere nobody is asked. Only single values are read: the whole tree holds
 //! secrets. What is known stays, because a machine does not change; what is missing is asked for again.
 //!
+//! The metadata server of GKE, which pods are given where Workload Identity is on, serves a part of it: neither the machine
+//! type nor anything of Spot. Its node's label says that it is Spot, and that nobody tells its end is in the log.
+//!
 //! Of a Spot machine another task has a question open all the time that is answered when the provider takes the machine
 //! back: 30 s before it is gone.
 //!
@@ -66,7 +69,7 @@ const ALL: [&str; 5] = [INSTANCE_ID, MACHINE_TYPE, ZONE, PREEMPTIBLE, PROJECT];
 const PREEMPTED: &str = "instance/preempted";
 
 /// What the value of [`PROVISIONING`](attribute::PROVISIONING) is of a machine that may be taken back.
-const SPOT: &str = "spot";
+pub(super) const SPOT: &str = "spot";
 
 /// How long the server keeps a question open of which nothing changes: a connection that broke unseen is found by then.
 const HELD_FOR: Duration = Duration::from_secs(60);
@@ -86,6 +89,8 @@ pub(super) struct Metadata {
     facts: Arc<Mutex<Arc<Facts>>>,
     /// Whether the provider takes the machine back and nobody was told yet.
     noticed: Arc<AtomicBool>,
+    /// Has the machine's end be asked for.
+    is_spot: Arc<Notify>,
     _tasks: [Task; 2],
 }
 
@@ -100,13 +105,14 @@ impl Metadata {
         let facts = Arc::<Mutex<Arc<Facts>>>::default();
         let (noticed, is_spot) = (Arc::<AtomicBool>::default(), Arc::new(Notify::new()));
         let of_watch = (address.clone(), Arc::clone(&is_spot), Arc::clone(&noticed));
-        let of_task = Arc::clone(&facts);
-        let kept = Task::start(async move { keep(&address, &of_task, &is_spot).await });
+        let of_task = (Arc::clone(&facts), Arc::clone(&is_spot));
+        let kept = Task::start(async move { keep(&address, &of_task.0, &of_task.1).await });
         let watched =
             Task::start(async move { watch(&of_watch.0, &of_watch.1, &of_watch.2).await });
         Some(Self {
             facts,
             noticed,
+            is_spot,
             _tasks: [kept, watched],
         })
     }
@@ -114,6 +120,11 @@ impl Metadata {
     /// What is known now.
     pub(super) fn known(&self) -> Arc<Facts> {
         Arc::clone(&self.facts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The machine is a Spot one, whoever says so: its end is asked for.
+    pub(super) fn is_spot(&self) {
+        self.is_spot.notify_one();
     }
 
     /// That the provider takes the machine back; once.
@@ -284,200 +295,5 @@ async fn get(address: &str, path: &str, query: &str) -> Result<(String, String),
 }
 
 #[cfg(test)]
-mod tests {
-    use axum::Router;
-    use axum::extract::Request;
-    use axum::response::IntoResponse;
-    use futures::FutureExt;
-    use gpufleet_telemetry::time::Timestamp;
-
-    use super::*;
-    use crate::read::NodeFacts;
-
-    /// A server that refuses what the real one refuses, of a Spot machine; `lacks` is what it does not know.
-    async fn server(lacks: &'static str) -> String {
-        server_of(lacks, "TRUE").await
-    }
-
-    async fn server_of(lacks: &'static str, preemptible: &'static str) -> String {
-        let answer = move |request: Request| async move {
-            let headers = request.headers();
-            let is_ours = headers
-                .get("metadata-flavor")
-                .is_some_and(|it| it == "Google");
-            if !is_ours || headers.contains_key("x-forwarded-for") {
-                return StatusCode::FORBIDDEN.into_response();
-            }
-            let path = request.uri().path().to_owned();
-            let path = path
-                .strip_prefix("/computeMetadata/v1/")
-                .unwrap_or_default();
-            let value = match path {
-                _ if path == lacks => return StatusCode::NOT_FOUND.into_response(),
-                "instance/id" => "4711",
-                "instance/machine-type" => "projects/123/machineTypes/a3-highgpu-8g",
-                "instance/zone" => "projects/123/zones/us-central1-a",
-                "instance/scheduling/preemptible" => preemptible,
-                "project/project-id" => "my-project",
-                _ => return StatusCode::NOT_FOUND.into_response(),
-            };
-            ([("Metadata-Flavor", "Google")], value).into_response()
-        };
-        serve(Router::new().fallback(answer)).await
-    }
-
-    /// A server that says at once that the machine stays, and to who knows that, that it goes, when `taken` says so.
-    async fn provider(taken: Arc<Notify>) -> String {
-        let answer = move |request: Request| {
-            let taken = Arc::clone(&taken);
-            let query = request.uri().query().unwrap_or_default();
-            let waits = query.starts_with("wait_for_change=true&") && query.ends_with("etag=a1");
-            async move {
-                let (value, version) = match waits {
-                    true => {
-                        taken.notified().await;
-                        ("TRUE", "b2")
-                    }
-                    false => ("FALSE", "a1"),
-                };
-                ([("Metadata-Flavor", "Google"), ("ETag", version)], value).into_response()
-            }
-        };
-        serve(Router::new().fallback(answer)).await
-    }
-
-    async fn serve(router: Router) -> String {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
-        let listener = listener.expect("loopback has a free port");
-        let address = listener.local_addr().expect("it is bound");
-        tokio::spawn(async { axum::serve(listener, router).await });
-        format!("http://{address}")
-    }
-
-    /// All that one round comes to.
-    async fn told_of(address: &str) -> (Facts, Option<String>) {
-        let (mut missing, mut facts) = (ALL.to_vec(), Facts::new());
-        let error = ask(address, &mut missing, &mut facts).await;
-        (facts, error)
-    }
-
-    fn told(facts: &Facts) -> String {
-        let told: Vec<String> = facts.iter().map(|(a, b)| format!("{a}={b}")).collect();
-        told.join(" ")
-    }
-
-    #[tokio::test]
-    async fn the_machine_is_what_its_metadata_server_says() {
-        let (facts, missing) = told_of(&server("nothing").await).await;
-        assert_eq!(missing, None);
-        let expected = "host.id=4711 host.type=a3-highgpu-8g cloud.availability_zone=us-central1-a \
-                        cloud.region=us-central1 gpufleet.provisioning=spot \
-                        cloud.account.id=my-project cloud.provider=gcp";
-        assert_eq!(told(&facts), expected);
-    }
-
-    #[tokio::test]
-    async fn what_it_does_not_say_is_missing_and_the_rest_is_known() {
-        let (facts, missing) = told_of(&server(MACHINE_TYPE).await).await;
-        let missing = missing.expect("something is missing");
-        assert!(
-            missing.contains("404") && missing.contains(MACHINE_TYPE),
-            "{missing}"
-        );
-        assert!(told(&facts).starts_with("host.id=4711 cloud.availability_zone="));
-    }
-
-    #[tokio::test]
-    async fn what_is_known_stays_and_only_what_is_missing_is_asked_for_again() {
-        let (mut missing, mut facts) = (ALL.to_vec(), Facts::new());
-        let first = server(MACHINE_TYPE).await;
-        assert!(ask(&first, &mut missing, &mut facts).await.is_some());
-        assert_eq!(missing, [MACHINE_TYPE]);
-        let nobody = "http://127.0.0.1:1";
-        assert!(ask(nobody, &mut missing, &mut facts).await.is_some());
-        assert!(told(&facts).contains("gpufleet.provisioning=spot"));
-        assert_eq!(missing, [MACHINE_TYPE]);
-        // This one does not know the instance any more, which nobody asks for.
-        let last = server(INSTANCE_ID).await;
-        assert_eq!(ask(&last, &mut missing, &mut facts).await, None);
-        assert!(told(&facts).contains("host.id=4711") && told(&facts).contains("a3-highgpu-8g"));
-    }
-
-    #[test]
-    fn a_server_that_comes_late_is_asked_often_at_first_and_then_now_and_then_for_ever() {
-        let seconds = [0, 9, 10, 100_000].map(|round| pause_after(round).as_secs());
-        assert_eq!(seconds, [30, 30, 600, 600]);
-    }
-
-    #[tokio::test]
-    async fn a_question_stays_open_until_the_provider_takes_the_machine_back() {
-        let taken = Arc::new(Notify::new());
-        let address = provider(Arc::clone(&taken)).await;
-        let mut version = NO_VERSION.to_owned();
-        assert_eq!(is_preempted(&address, &mut version).await, Ok(false));
-        assert_eq!(version, "a1");
-        let takes = async { taken.notify_one() };
-        let (found, ()) = tokio::join!(is_preempted(&address, &mut version), takes);
-        assert_eq!(found, Ok(true));
-        // Who does not answer says nothing.
-        let nobody = is_preempted("http://127.0.0.1:1", &mut version).await;
-        assert!(nobody.is_err(), "{nobody:?}");
-    }
-
-    #[tokio::test]
-    async fn only_of_a_spot_machine_it_is_asked_and_its_end_is_told_once() {
-        let is_spot = Notify::new();
-        let facts = Mutex::default();
-        keep(&server_of("nothing", "FALSE").await, &facts, &is_spot).await;
-        assert_eq!(is_spot.notified().now_or_never(), None);
-        let facts = Mutex::default();
-        keep(&server("nothing").await, &facts, &is_spot).await;
-        let goes = serve(
-            Router::new()
-                .fallback(|| async { ([("Metadata-Flavor", "Google")], "TRUE").into_response() }),
-        );
-        let noticed = Arc::<AtomicBool>::default();
-        watch(&goes.await, &is_spot, &noticed).await;
-        let task = || Task::start(async {});
-        let metadata = Metadata {
-            facts: Arc::default(),
-            noticed,
-            _tasks: [task(), task()],
-        };
-        let turn = Turn {
-            at: Timestamp::from_seconds(1_790_000_000),
-            monotonic: Duration::ZERO,
-            node: Arc::new(NodeFacts::for_tests()),
-        };
-        let event = metadata.notice(&turn).expect("it was noticed");
-        assert_eq!(event.kind, EventKind::PreemptionNoticed);
-        assert_eq!(*event.resource_id, *turn.node.node);
-        assert_eq!(metadata.notice(&turn), None);
-    }
-
-    #[tokio::test]
-    async fn whoever_else_answers_there_is_not_believed() {
-        let other = serve(Router::new().fallback(|| async { "a3-highgpu-8g" })).await;
-        let (facts, missing) = told_of(&other).await;
-        assert_eq!(facts, Facts::new());
-        assert!(
-            missing
-                .expect("nothing is known")
-                .contains("no metadata server")
-        );
-    }
-
-    #[tokio::test]
-    async fn a_machine_of_others_asks_nobody() {
-        let sys = tempfile::tempdir().expect("a folder");
-        let sys = sys.path();
-        assert!(Metadata::start("auto", sys).is_none());
-        assert!(Metadata::start("", sys).is_none());
-        let folder = sys.join("class/dmi/id");
-        fs::create_dir_all(&folder).expect("a folder");
-        fs::write(folder.join("product_name"), "Standard PC\n").expect("written");
-        assert!(!is_theirs(sys));
-        fs::write(folder.join("product_name"), "Google Compute Engine\n").expect("written");
-        assert!(is_theirs(sys));
-    }
-}
+#[path = "metadata_tests.rs"]
+pub(super) mod tests;

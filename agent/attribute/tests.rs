@@ -227,6 +227,19 @@ async fn what_the_config_says_of_the_node_is_on_the_node() {
     assert!(gpu.attributes.is_empty(), "nobody holds it: {gpu:?}");
 }
 
+#[tokio::test]
+async fn the_end_of_a_spot_machine_is_asked_for_though_only_its_node_says_that_it_is_one() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (address, asked) = metadata::tests::of_gke().await;
+    let mut config = config(root.path());
+    config.node.metadata_server = address;
+    config.node.provisioning = "spot".to_owned();
+    let mut reader = reader(root.path(), &config, users(&[]));
+    read(&mut reader).await;
+    let within = tokio::time::timeout(Duration::from_secs(60), asked.notified());
+    within.await.expect("it is asked");
+}
+
 #[test]
 fn an_address_or_a_file_that_cannot_be_used_is_named_with_its_key() {
     let root = tempfile::tempdir().expect("a folder");

@@ -395,12 +395,14 @@ mod tests {
             ("unused b", 6 + 12 * 2 - 1),
         ];
         assert_eq!(paid(&made(&nodes, &commitments, 24)), hours(&expected));
-        let mut spot = fleet(1);
-        spot.nodes[0].basis = Basis::Spot;
-        let period = billed(0, DAY, &nodes[0]);
-        let made = october(&spot, &[period], &book(RATES, &committed("a", 1, 0, 720)));
-        let unused = paid(&made).into_iter().find(|it| it.0 == "unused a");
-        assert_eq!(unused, Some(("unused a".to_owned(), 12 * HOUR)));
+        for basis in [Basis::Spot, Basis::FlexStart] {
+            let mut other = fleet(1);
+            other.nodes[0].basis = basis;
+            let period = billed(0, DAY, &nodes[0]);
+            let made = october(&other, &[period], &book(RATES, &committed("a", 1, 0, 720)));
+            let unused = paid(&made).into_iter().find(|it| it.0 == "unused a");
+            assert_eq!(unused, Some(("unused a".to_owned(), 12 * HOUR)));
+        }
     }
 
     #[test]

@@ -395,6 +395,9 @@ fn a_schedulers_words_are_put_plainly_and_what_has_no_sentence_is_told_as_it_is(
     check("", &["The scheduler found no place and does not say why."]);
     let held = plain(Reason::HeldBack, "");
     assert!(held[0].contains("holds it back"), "{held:?}");
+    let limited = plain(Reason::ByOwner, "JobArrayTaskLimit");
+    assert!(limited[0].contains("tasks of its array"), "{limited:?}");
+    assert!(limited[1].contains("no demand"), "{limited:?}");
     let new = plain(Reason::NotTried, "ignored");
     assert!(new[0].contains("not said anything"), "{new:?}");
     let many: Vec<String> = (0..30).map(|it| format!("1 reason-{it}")).collect();

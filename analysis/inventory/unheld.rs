@@ -9,6 +9,8 @@
 //! said. Nor is it where somebody waits for a type that no node has by this name, which may be another word for this one,
 //! nor of nodes that their machine or an autoscaler tainted.
 //!
+//! What its owner holds back ([`Reason::ByOwner`]) is no demand, and as if it were not there.
+//!
 //! Limits. [`MAX_ALIKE`] kinds of GPUs. What insists on a type by its affinity looks as if any would do.
 //! Shares are not looked at, neither free ones nor those that are waited for.
 
@@ -81,7 +83,9 @@ pub fn why_free<'a>(
         *kinds.entry(Kind::of(&record.node)).or_default() += u64::from(left(record, held));
     }
     let models: BTreeSet<&str> = kinds.keys().map(|it| it.model).collect();
-    let waiting = claims.iter().filter(|it| !it.is_shares);
+    let waiting = claims
+        .iter()
+        .filter(|it| !it.is_shares && it.reason.is_demand());
     let is_strange = |it: &Claim| {
         let model = it.model.as_str();
         !model.is_empty() && !models.contains(model)

@@ -53,7 +53,7 @@ const PIECES: [(&str, &str); 15] = [
 ];
 
 /// Slurm's words for why a job waits, and what they mean.
-const SLURM: [(&str, &str); 14] = [
+const SLURM: [(&str, &str); 15] = [
     (
         "Resources",
         "Nothing that it asks for is free; it is the next of its partition.",
@@ -66,6 +66,10 @@ const SLURM: [(&str, &str); 14] = [
     ("Dependency", "It waits for another job."),
     ("BeginTime", "It is to begin later."),
     ("JobHeldUser", "Its owner holds it back."),
+    (
+        "JobArrayTaskLimit",
+        "As many tasks of its array run as its owner lets run at once.",
+    ),
     ("JobHeldAdmin", "An administrator holds it back."),
     (
         "ReqNodeNotAvail",
@@ -91,6 +95,9 @@ const SLURM: [(&str, &str); 14] = [
     ("Reservation", "It waits for its reservation to begin."),
 ];
 
+/// What is said of all that its owner holds back.
+const BY_OWNER: &str = "That is its owner's to end, so it is no demand.";
+
 /// Sentences for a person; at least one.
 pub fn plain(reason: Reason, words: &str) -> Vec<String> {
     if reason == Reason::NotTried {
@@ -107,15 +114,20 @@ pub fn plain(reason: Reason, words: &str) -> Vec<String> {
         return said;
     }
     let known = SLURM.iter().find(|(begin, _)| words.starts_with(begin));
-    vec![match (known, reason) {
+    let mut said = vec![match (known, reason) {
         (Some((_, plain)), _) => (*plain).to_owned(),
         (None, _) if !words.is_empty() => format!("{}.", words.trim_end_matches('.')),
         (None, Reason::HeldBack) => {
             "Something holds it back before the scheduler looks at it: a gate, or its queue."
                 .to_owned()
         }
+        (None, Reason::ByOwner) => "Its owner holds it back.".to_owned(),
         (None, _) => "The scheduler found no place and does not say why.".to_owned(),
-    }]
+    }];
+    if reason == Reason::ByOwner {
+        said.push(BY_OWNER.to_owned());
+    }
+    said
 }
 
 /// The pieces of a message: each begins with a number, and a taint may have a comma in it.

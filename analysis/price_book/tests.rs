@@ -192,7 +192,7 @@ fn rows_that_cannot_be_used_are_named_with_the_reason_and_price_nothing() {
         ),
         (
             "box-8g,here,rent,USD,1,,2026-10-02,,list,a",
-            "`basis` is `rent`: on_demand, spot, commitment_1y, commitment_3y, own",
+            "`basis` is `rent`: on_demand, spot, flex_start, commitment_1y, commitment_3y, own",
         ),
         ("box-8g,,own,USD,1,,2026-10-02,,list,a", "`region` is empty"),
         (

@@ -54,7 +54,7 @@ pub struct WaitingRow {
     /// Since when the first of them waits.
     #[schema(format = DateTime)]
     pub since: String,
-    /// `no_place`, `held_back` or `not_tried`.
+    /// `no_place`, `held_back`, `held_by_owner` (no demand, and not in `gpus_waited_for`) or `not_tried`.
     pub reason: &'static str,
     /// The scheduler's words; null where it said nothing.
     pub scheduler_says: Option<String>,
@@ -193,8 +193,10 @@ pub struct Queue {
     pub waiting: Option<Vec<WaitingRow>>,
     /// Rows and pods beyond those.
     pub more_waiting: usize,
-    /// GPUs that all of them wait for; null where it is not known.
+    /// GPUs that all of them wait for, without what owners hold back; null where it is not known.
     pub gpus_waited_for: Option<u64>,
+    /// GPUs of what owners hold back, which is no demand; null where it is not known.
+    pub gpus_held_by_owners: Option<u64>,
     /// By type of GPU and zone; null where nodes are not known.
     pub capacity: Option<Vec<PoolNow>>,
     /// Nodes that do not take work, or went in the last hour, at most 200.
@@ -266,6 +268,7 @@ fn shown(look: Look, at: Timestamp) -> Queue {
         }),
         more_waiting: look.more_waiting,
         gpus_waited_for: look.gpus_waited_for,
+        gpus_held_by_owners: look.gpus_held_by_owners,
         capacity: look.pools.map(|all| all.into_iter().map(pool).collect()),
         unwell_nodes: look.unwell.iter().map(node).collect(),
         more_unwell_nodes: look.more_unwell,

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use gpufleet_analysis::states;
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{AgentId, Resource, ResourceKind};
+use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
-use super::FOREIGN_AGENT;
 use super::agent::AgentState;
 use super::introduce::cluster;
 use super::live::XID_HOLDER;
 use super::offer::Offer;
 use super::sender_clock;
 use super::shard::Shard;
+use super::{FOREIGN_AGENT, Fleet, lock, place};
 use crate::store::model::{ResourceKey, StoredEvent};
 
 /// What an event that waits for its commit takes beside its texts, in bytes.
@@ -22,6 +23,33 @@ const EVENT_BYTES: usize = 512;
 
 /// The attribute of a command's result with the command's id.
 const COMMAND_ID: &str = "command";
+
+impl Fleet {
+    /// The cluster's inventory saw that a node's provider takes it back: as if its agent had told so, unless one just did.
+    pub fn saw_taken_back(&self, cluster: &Arc<str>, node: &str, at: Timestamp) {
+        let of: (Arc<str>, Arc<str>) = (Arc::clone(cluster), node.into());
+        if self.taken_back(at).contains_key(&of) {
+            return;
+        }
+        let mut shard = lock(&self.shards[place(FOREIGN_AGENT)]);
+        shard.take_back(of.clone(), at, at);
+        let (cluster, node) = of;
+        shard.events.push(StoredEvent {
+            cluster,
+            agent: None,
+            event: Event {
+                at,
+                kind: EventKind::PreemptionNoticed,
+                severity: Severity::Warning,
+                resource_kind: ResourceKind::Node,
+                resource_id: node,
+                message: "the cluster says that the provider takes this Spot machine back"
+                    .to_owned(),
+                attributes: BTreeMap::new(),
+            },
+        });
+    }
+}
 
 /// Keeps an event; returns the bytes it takes.
 pub(super) fn keep(

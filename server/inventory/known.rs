@@ -130,6 +130,8 @@ pub struct ClusterState {
     unwritten_changes: VecDeque<Change>,
     /// Up to when it is written that nodes were seen.
     seen_written: Option<Timestamp>,
+    /// Nodes that were seen to be taken back, and when, which nobody was told yet: once in a life of each.
+    taken_back: Vec<(String, Timestamp)>,
 }
 
 impl Standing {
@@ -298,7 +300,7 @@ impl ClusterState {
         self.take(node, now);
     }
 
-    fn take(&mut self, node: Node, now: Timestamp) {
+    fn take(&mut self, mut node: Node, now: Timestamp) {
         let name = node.name.clone();
         let room = self.records.len() < MAX_NODES;
         let Some(record) = self.records.get_mut(&name) else {
@@ -313,11 +315,22 @@ impl ClusterState {
             return;
         };
         let (before, phase) = (record.node.clone(), record.phase());
+        let is_same = phase != Phase::Gone && before.uid == node.uid;
+        // Of one that came so nobody saw it: its pool may be made so.
+        if is_same && node.is_taken_back && !before.is_taken_back {
+            self.taken_back.push((name.clone(), now));
+        }
+        node.is_taken_back |= is_same && before.is_taken_back;
         if record.take(node, now) {
             let found = changes(Some((&before, phase)), record, now);
             self.note(found);
             self.unwritten.insert(name);
         }
+    }
+
+    /// Takes the nodes that were seen to be taken back since this was asked, and when.
+    pub fn news_of_taken_back(&mut self) -> Vec<(String, Timestamp)> {
+        std::mem::take(&mut self.taken_back)
     }
 
     /// A node is gone.

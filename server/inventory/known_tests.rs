@@ -225,6 +225,36 @@ fn no_node_is_called_blind_before_all_were_told() {
 }
 
 #[test]
+fn a_node_is_taken_back_once_in_its_life_and_not_where_it_came_so() {
+    let mut known = ClusterState::default();
+    let one = |uid: &str, is_taken_back: bool| Node {
+        uid: uid.to_owned(),
+        is_taken_back,
+        ..node("a")
+    };
+    // Each as the node is seen then, and whether that is news.
+    for (second, uid, is_taken_back, is_news) in [
+        (0, "1", false, false),
+        (1, "1", true, true),
+        (2, "1", true, false),
+        (3, "1", false, false),
+        (4, "1", true, false),
+        // Another machine of its name, which its pool makes so.
+        (5, "2", true, false),
+        (6, "2", true, false),
+        (7, "3", false, false),
+        (8, "3", true, true),
+    ] {
+        known.node(one(uid, is_taken_back), now(second).at);
+        let expected = is_news.then(|| ("a".to_owned(), now(second).at));
+        assert!(
+            known.news_of_taken_back().into_iter().eq(expected),
+            "{second}"
+        );
+    }
+}
+
+#[test]
 fn what_is_held_back_is_told_once_by_who_says_more_and_a_pod_with_what_the_autoscaler_said_last() {
     let claim = |workload: &str, words: &str| {
         let Pod::Waits(claim) = waits() else {

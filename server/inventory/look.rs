@@ -76,8 +76,12 @@ pub struct Look {
     pub places: Vec<Option<u64>>,
     /// Rows beyond those, and pods that have no place in memory.
     pub more_waiting: usize,
-    /// GPUs that all of them wait for; none where it is not known.
+    /// GPUs that all of them wait for, without what owners hold back; none where it is not known.
     pub gpus_waited_for: Option<u64>,
+    /// GPUs of what owners hold back, which is no demand; none where it is not known.
+    pub gpus_held_by_owners: Option<u64>,
+    /// How many of all that wait, also beyond those rows, owners hold back.
+    pub held_by_owners: usize,
     /// Nodes by type of GPU and zone; none where nodes are not known.
     pub pools: Option<Vec<Pool>>,
     /// Whether what is free is known.
@@ -216,10 +220,12 @@ pub(super) fn sample(inventory: &Inventory, known: &ClusterState, now: Moment) -
 }
 
 impl Sample {
-    /// How many GPUs are waited for, and why others are free; none where nodes were not seen. Long where thousands wait.
+    /// How many GPUs are waited for, without what owners hold back, and why others are free; none where nodes were not
+    /// seen. Long where thousands wait.
     pub(super) fn judged(&self) -> (u64, Option<WhyFree>) {
         let whole = self.waiting.iter().filter(|it| !it.is_shares);
-        let gpus = whole.map(Claim::gpus).sum();
+        let wanted = whole.filter(|it| it.reason.is_demand());
+        let gpus = wanted.map(Claim::gpus).sum();
         let nodes = self.nodes.as_ref();
         let why = |(records, held): &(Vec<Record>, _)| {
             unheld::why_free(records.iter(), held, &self.waiting)
@@ -237,10 +243,15 @@ pub(super) fn look(inventory: &Inventory, known: &ClusterState, now: Moment) -> 
     };
     let (nodes, claims) = (sight(&known.nodes), sight(&known.claims));
     let mut waiting = claims.is_known().then(|| queue(known.waiting().iter()));
-    let gpus_waited_for = waiting
-        .as_ref()
-        .map(|all| all.iter().filter(|it| !it.first.is_shares))
-        .map(|all| all.map(|it| it.gpus).sum());
+    let gpus = |is_demand: bool| -> Option<u64> {
+        let all = waiting.as_ref()?.iter();
+        let whole = all.filter(|it| !it.first.is_shares);
+        let these = whole.filter(|it| it.first.reason.is_demand() == is_demand);
+        Some(these.map(|it| it.gpus).sum())
+    };
+    let (gpus_waited_for, gpus_held_by_owners) = (gpus(true), gpus(false));
+    let by_owner = |it: &&Waiting| !it.first.reason.is_demand();
+    let held_by_owners = waiting.iter().flatten().filter(by_owner).count();
     let mut more_waiting = known.waiting_left_out();
     if let Some(rows) = &mut waiting {
         more_waiting += cut(rows);
@@ -279,6 +290,8 @@ pub(super) fn look(inventory: &Inventory, known: &ClusterState, now: Moment) -> 
         waiting,
         more_waiting,
         gpus_waited_for,
+        gpus_held_by_owners,
+        held_by_owners,
         pools,
         more_unwell: cut(&mut unwell),
         unwell,

@@ -46,13 +46,14 @@ const DOWN: [&str; 8] = [
 const CLOSED: [&str; 3] = ["DRAIN", "MAINTENANCE", "FUTURE"];
 
 /// Reasons for which the scheduler does not look for a place.
-const HELD_BACK: [&str; 7] = [
+const HELD_BACK: [&str; 2] = ["JobHeldAdmin", "Reservation"];
+
+/// Reasons that whoever submitted the job gave: more GPUs would not let it begin.
+const BY_OWNER: [&str; 5] = [
     "Dependency",
     "DependencyNeverSatisfied",
     "BeginTime",
     "JobHeldUser",
-    "JobHeldAdmin",
-    "Reservation",
     "JobArrayTaskLimit",
 ];
 
@@ -344,13 +345,19 @@ fn claim(job: &Job, closed: &Closed) -> Option<(String, Claim)> {
     let why = job.state_reason.as_str();
     // What keeps it back by itself keeps it however its partition is.
     let shut = closed.why(&partitions);
-    let shut = shut.filter(|_| !HELD_BACK.contains(&why));
+    let by_owner = BY_OWNER.contains(&why);
+    let shut = shut.filter(|_| !by_owner && !HELD_BACK.contains(&why));
+    let tasks = match (tasks(&job.array_task_string), by_owner) {
+        (all, true) => all,
+        // Its owner lets no more of them run at once.
+        (all, false) => all.min(at_once(&job.array_task_string)),
+    };
     let claim = Claim {
         namespace: holder::cut(&job.account).to_owned(),
         workload: format!("slurm:{id}"),
         queue: holder::cut(&job.partition).to_owned(),
         model: holder::cut(&model).to_owned(),
-        places: nodes.saturating_mul(tasks(&job.array_task_string)),
+        places: nodes.saturating_mul(tasks),
         gpus_each: gpus / nodes,
         together: Some(nodes),
         is_shares: false,
@@ -359,6 +366,7 @@ fn claim(job: &Job, closed: &Closed) -> Option<(String, Claim)> {
         }),
         reason: match why {
             _ if shut.is_some() => Reason::HeldBack,
+            _ if by_owner => Reason::ByOwner,
             "" | "None" => Reason::NotTried,
             it if HELD_BACK.contains(&it) => Reason::HeldBack,
             _ => Reason::NoPlace,
@@ -385,6 +393,12 @@ fn tasks(text: &str) -> u32 {
     };
     let all = text.split(',').filter_map(of);
     all.fold(0, u32::saturating_add).max(1)
+}
+
+/// How many tasks of such an array run at once at most, at least 1: those beyond are held back by its owner.
+fn at_once(text: &str) -> u32 {
+    let limit = text.split_once('%').and_then(|it| it.1.parse().ok());
+    limit.map_or(u32::MAX, |it: u32| it.max(1))
 }
 
 /// GPUs of a text such as `cpu=2,mem=20G,node=1,gres/gpu=4,gres/gpu:a40=4`, and their type.

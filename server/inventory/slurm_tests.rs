@@ -4,8 +4,11 @@ use std::path::Path;
 
 use gpufleet_analysis::inventory::Record;
 use gpufleet_analysis::inventory::place::Free;
+use gpufleet_analysis::states::Demand;
 use serde_json::json;
 
+use super::super::known::{ClusterState, Moment};
+use super::super::{Inventory, InventoryConfig, look};
 use super::*;
 
 fn bytes(value: &Value) -> Vec<u8> {
@@ -131,7 +134,8 @@ fn a_job_whose_partitions_begin_nothing_waits_for_them_and_says_so() {
     check("inactive", "Priority", held("PartitionInactive"));
     check("down,inactive", "", held("PartitionInactive"));
     // Its owner holds it back, whatever becomes of the partition.
-    check("down", "JobHeldUser", held("JobHeldUser"));
+    let by_owner = (Reason::ByOwner, "JobHeldUser".to_owned());
+    check("down", "JobHeldUser", by_owner);
     let resources = (Reason::NoPlace, "Resources".to_owned());
     check("up", "Resources", resources.clone());
     check("down,up", "Resources", resources.clone());
@@ -188,6 +192,60 @@ fn tasks_of_an_array_wait_each_for_itself() {
     ] {
         assert_eq!(tasks(text), count, "{text}");
     }
+}
+
+#[test]
+fn what_an_array_may_not_run_at_once_is_its_owners_and_no_demand() {
+    let entries = (0..8).map(|number| {
+        let used = if number < 4 { 8 } else { 0 };
+        let mut entry = entry(&format!("n{number}"), &["MIXED"], "", "gpu");
+        entry["gres"] = json!({"total": "gpu:h100:8", "used": format!("gpu:h100:{used}(IDX:N/A)")});
+        entry
+    });
+    let entries: Vec<Value> = entries.collect();
+    let told = nodes(&bytes(&json!({"sinfo": entries}))).expect("it is an answer");
+    let config = InventoryConfig {
+        source: "slurm".to_owned(),
+        ..InventoryConfig::default()
+    };
+    let inventory = Inventory::new(&config, "prod");
+    let now = Moment {
+        at: Timestamp::from_seconds(1_790_000_000),
+        monotonic: Duration::ZERO,
+    };
+    let judged = |why: &str| {
+        // Four of a thousand run, on half of the nodes.
+        let job = json!({"jobs": [{"job_id": 1, "job_state": ["PENDING"], "state_reason": why,
+            "array_task_string": "4-999%4", "partition": "gpu", "node_count": 1,
+            "tres_req_str": "gres/gpu=8"}]});
+        let mut pods = Pods::default();
+        for (node, used) in &told.nodes {
+            let (node, gpus) = (node.name.as_str(), used.expect("it is told"));
+            let bound = Bound {
+                node: node.into(),
+                gpus,
+            };
+            pods.put(&format!("on {node}"), Pod::Bound(bound));
+        }
+        for (id, claim) in waiting(&job, &told.closed).expect("it is an answer") {
+            pods.put(&id, Pod::Waits(Box::new(claim)));
+        }
+        let mut known = ClusterState::default();
+        known.all_nodes(told.nodes.iter().map(|it| it.0.clone()).collect(), now);
+        known.all_pods(pods, now);
+        let shown = look::look(&inventory, &known, now);
+        let sample = look::sample(&inventory, &known, now).expect("all of it is seen");
+        let (demand, why) = sample.judged();
+        assert_eq!(shown.gpus_waited_for, Some(demand));
+        let held = (shown.held_by_owners, shown.gpus_held_by_owners);
+        let why: Vec<Demand> = why.expect("nodes are seen").of.into_values().collect();
+        (demand, held, why)
+    };
+    let held = (1, Some(996 * 8));
+    assert_eq!(judged("JobArrayTaskLimit"), (0, held, vec![Demand::None]));
+    // Without its limit it is waited for what it may run at once.
+    assert_eq!(judged("Priority"), (4 * 8, (0, Some(0)), Vec::new()));
+    assert_eq!(at_once("4-999"), u32::MAX);
 }
 
 #[test]
@@ -290,7 +348,10 @@ fn a_job_that_waits_says_what_for_since_when_and_why() {
     assert_eq!(found[0].1.partitions, ["gpu", "long"]);
     for (why, expected) in [
         ("None", Reason::NotTried),
-        ("Dependency", Reason::HeldBack),
+        ("Dependency", Reason::ByOwner),
+        ("BeginTime", Reason::ByOwner),
+        ("JobHeldUser", Reason::ByOwner),
+        ("JobHeldAdmin", Reason::HeldBack),
         ("QOSMaxGRESPerUser", Reason::NoPlace),
     ] {
         let answer = json!({"jobs": [job(json!(["PENDING"]), why, tres)]});

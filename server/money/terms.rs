@@ -81,7 +81,7 @@ pub struct Machine<'a> {
     pub machine_type: &'a str,
     /// Its region; empty when not told.
     pub region: &'a str,
-    /// `on_demand`, `spot` or `reserved`; empty when not told.
+    /// `on_demand`, `spot`, `flex_start` or `reserved`; empty when not told.
     pub provisioning: &'a str,
     /// The card's name.
     pub gpu_model: &'a str,
@@ -280,6 +280,7 @@ impl Terms {
         };
         let (bought, rented) = match machine.provisioning {
             "spot" => (None, Basis::Spot),
+            "flex_start" => (None, Basis::FlexStart),
             _ => (Some(quoted(Basis::Own)), Basis::OnDemand),
         };
         let bought = bought.and_then(|(paid, stretches)| {
@@ -474,6 +475,33 @@ fn team_rules(labels: &[String]) -> Text {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_of_flex_start_costs_nothing_that_is_known_until_there_is_a_rate_of_it() {
+        let machine = Machine {
+            machine_type: "a3-highgpu-8g",
+            region: "us-central1",
+            provisioning: "flex_start",
+            ..Machine::told("prod", None, "NVIDIA H100 80GB HBM3", 8)
+        };
+        let now_ms = 1_790_000_000_000;
+        let on_demand = Machine {
+            provisioning: "on_demand",
+            ..machine
+        };
+        let shipped = Terms::of(Sources::default());
+        assert!(shipped.gpu_second(&on_demand, now_ms).is_ok());
+        assert_eq!(shipped.machine(&machine, now_ms).1, Basis::FlexStart);
+        assert!(shipped.gpu_second(&machine, now_ms).is_err());
+        let rate = "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n\
+             a3-highgpu-8g,us-central1,flex_start,USD,28.8,,2026-01-01,,list,mine\n";
+        let own = Terms::of(Sources {
+            files: vec![("rates.csv".to_owned(), Ok(rate.to_owned()))],
+            ..Sources::default()
+        });
+        // 28.8 USD an hour by eight GPUs and 3,600 seconds.
+        assert_eq!(own.gpu_second(&machine, now_ms).ok(), Some(1_000_000));
+    }
 
     #[test]
     fn findings_beyond_what_is_told_are_counted_and_hide_no_other_table() {

@@ -153,23 +153,24 @@ fn page((look, view): (Look, &FleetView), at: Timestamp, frame: Frame) -> QueueP
 
 /// Who waits, and whether that was so when it was last seen.
 fn waits(look: &Look) -> String {
-    let waits = match (&look.waiting, look.gpus_waited_for) {
-        (Some(rows), Some(0)) if !rows.is_empty() => {
-            "Nobody waits for whole GPUs, some wait for shares".to_owned()
-        }
-        (Some(rows), Some(gpus)) if !rows.is_empty() => format!(
+    let all = look.waiting.as_ref().map(Vec::len);
+    let all = all.map(|rows| rows + look.more_waiting);
+    let wanted = all.map(|all| all.saturating_sub(look.held_by_owners));
+    let mut waits = match (wanted, look.gpus_waited_for) {
+        (None, _) => "Who waits for GPUs is not known".to_owned(),
+        (Some(0), _) | (_, None) => "Nobody waits for GPUs".to_owned(),
+        (_, Some(0)) => "Nobody waits for whole GPUs, some wait for shares".to_owned(),
+        (Some(wanted), Some(gpus)) => format!(
             "{} {} for {}",
-            counted(rows.len() + look.more_waiting, "workload", "workloads"),
-            if rows.len() + look.more_waiting == 1 {
-                "waits"
-            } else {
-                "wait"
-            },
+            counted(wanted, "workload", "workloads"),
+            if wanted == 1 { "waits" } else { "wait" },
             counted(usize::try_from(gpus).unwrap_or(usize::MAX), "GPU", "GPUs"),
         ),
-        (Some(_), _) => "Nobody waits for GPUs".to_owned(),
-        (None, _) => "Who waits for GPUs is not known".to_owned(),
     };
+    if look.held_by_owners > 0 {
+        let held = counted(look.held_by_owners, "workload", "workloads");
+        waits += &format!(", and owners hold {held} back");
+    }
     let is_old = |it: &Sight| matches!(it, Sight::Stale { .. });
     match is_old(&look.nodes) || is_old(&look.claims) {
         true => format!("When it was last seen: {waits}"),

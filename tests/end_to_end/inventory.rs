@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 mod claims;
 
+mod taken_back;
+
 /// The longest pause between two questions, twice, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -306,7 +308,11 @@ fn what_waits_before_it_has_pods_is_in_the_queue_once_with_who_says_more_and_the
     assert_eq!(large["pods_that_fit"], 1, "{told}");
     assert_eq!(of("job:research/alone")["gpus"], 16, "{told}");
     assert_eq!(of("jobset:research/train")["pods_that_fit"], 0, "{told}");
-    assert_eq!(told["gpus_waited_for"], 8 + 16 + 48);
+    // No queue lets it begin: its owner is to.
+    let alone = of("job:research/alone");
+    assert_eq!(alone["reason"], "held_by_owner", "{told}");
+    assert_eq!(told["gpus_waited_for"], 8 + 48, "{told}");
+    assert_eq!(told["gpus_held_by_owners"], 16, "{told}");
     assert_eq!(api.refused(), [].into(), "asked what nobody may ask");
     server.stop();
 }

@@ -95,6 +95,16 @@ fn a_free_gpu_is_without_demand_in_pieces_too_small_or_kept_for_others() {
     let mut held_back_itself = h100(8);
     held_back_itself.reason = Reason::HeldBack;
     assert_eq!(why(&[held_back_itself]), [None, held_back, none]);
+    // Nobody wants it now, whatever type it insists on.
+    let by_owner = Claim {
+        reason: Reason::ByOwner,
+        ..h100(8)
+    };
+    let of_no_type_here = Claim {
+        model: "b200".to_owned(),
+        ..by_owner.clone()
+    };
+    assert_eq!(why(&[by_owner, of_no_type_here]), [none; 3]);
     // Perhaps another word for one of these.
     let strange = Claim {
         model: "NVIDIA-H100-80GB-HBM3".to_owned(),

@@ -1,5 +1,7 @@
 //! What events say of a GPU's health is seen live.
 
+use std::collections::BTreeSet;
+
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::states::{Edge, HealthEvent};
 use gpufleet_telemetry::event::{Event, Severity};
@@ -119,6 +121,15 @@ fn a_free_gpu_drains_while_its_machine_is_taken_back_as_in_the_ledger() {
     assert_eq!(status(T + 12), (State::Unallocated, Some(0)));
     taken_back(2, T + 13, "n");
     assert_eq!(status(T + 13), (State::Draining, Some(13)));
+    // The inventory sees it as well: that is no other notice.
+    fleet.saw_taken_back(&"c".into(), "n", Timestamp::from_seconds(T + 14));
+    fleet.saw_taken_back(&"c".into(), "m", Timestamp::from_seconds(T + 14));
+    let commit = fleet.take_commit(Timestamp::from_seconds(T + 20));
+    let commit = commit.expect("there is something to write");
+    let noticed = commit.events.iter().map(|it| &*it.event.resource_id);
+    let noticed: BTreeSet<&str> = noticed.collect();
+    assert_eq!(noticed, BTreeSet::from(["m", "n", "other"]));
+    assert_eq!(commit.events.len(), 3, "{:?}", commit.events);
     free(2, T + 60);
     assert_eq!(status(T + 72).0, State::Draining);
     free(3, T + 73);

@@ -1,10 +1,12 @@
 //! What waits for GPUs before it has pods: Jobs and JobSets that are suspended, and Workloads of Kueue that
 //! have no quota yet.
 //!
+//! What is suspended and in no queue, and a Workload that is deactivated, its owner holds back.
+//!
 //! Kueue suspends what it queues, so one and the same thing may be told twice: by its Workload, which says
 //! why, and by itself. They have one name, and who merges them takes the Workload.
 
-use gpufleet_analysis::inventory::{Claim, cut};
+use gpufleet_analysis::inventory::{Claim, Reason, cut};
 use gpufleet_telemetry::holder;
 use serde::Deserialize;
 
@@ -13,6 +15,9 @@ use super::objects::{Condition, Meta, PodSpec, claim};
 
 /// What is said of what is suspended and nobody says why.
 const SUSPENDED: &str = "It is suspended";
+
+/// What is said of a Workload that its queue passes over.
+const DEACTIVATED: &str = "It is deactivated (spec.active is false)";
 
 /// Most kinds of pods of one object: a JobSet has a few, Kueue takes eight.
 const MAX_KINDS: usize = 16;
@@ -83,6 +88,8 @@ pub(super) struct WorkloadObject {
 #[serde(default, rename_all = "camelCase")]
 struct WorkloadSpec {
     queue_name: String,
+    /// True where it is not said.
+    active: Option<bool>,
     pod_sets: Vec<PodSet>,
 }
 
@@ -158,14 +165,19 @@ pub(super) fn workload(object: &WorkloadObject) -> Vec<Asking> {
         let said = conditions.iter().find(|it| it.kind == *kind);
         said.filter(|it| it.status != "True" && !it.message.is_empty())
     });
-    let why = why.map_or_else(
-        || "Its queue has said nothing of it yet".to_owned(),
-        |it| cut(&it.message),
-    );
+    let (reason, why) = match (spec.active, why) {
+        (Some(false), _) => (Reason::ByOwner, DEACTIVATED.to_owned()),
+        (_, Some(it)) => (Reason::HeldBack, cut(&it.message)),
+        (_, None) => {
+            let nothing = "Its queue has said nothing of it yet";
+            (Reason::HeldBack, nothing.to_owned())
+        }
+    };
     let waits = spec.pod_sets.iter().take(MAX_KINDS).filter_map(|it| {
         let (waits, by) = claim(meta, &name, &it.template.spec, it.count.unwrap_or(1))?;
         let waits = Claim {
             queue: holder::cut(&spec.queue_name).to_owned(),
+            reason,
             words: why.clone(),
             ..waits
         };
@@ -174,8 +186,13 @@ pub(super) fn workload(object: &WorkloadObject) -> Vec<Asking> {
     waits.collect()
 }
 
+/// What is in a queue is that's to begin, and anything else its owner's.
 fn suspended((waits, by): Asking) -> Asking {
     let waits = Claim {
+        reason: match waits.queue.as_str() {
+            "" => Reason::ByOwner,
+            _ => Reason::HeldBack,
+        },
         words: SUSPENDED.to_owned(),
         ..waits
     };
@@ -184,7 +201,6 @@ fn suspended((waits, by): Asking) -> Asking {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_analysis::inventory::Reason;
     use serde_json::{Value, json};
 
     use super::super::super::known::ByClaim;
@@ -198,12 +214,17 @@ mod tests {
         serde_json::from_value(object.clone()).expect("it is one")
     }
 
-    /// Workload, queue, places, GPUs of each, and words of each claim.
+    /// Workload, queue, places, GPUs of each, and words of each claim; `owner's` where its owner holds it back.
     fn told(all: &[Asking]) -> Vec<String> {
-        assert!(all.iter().all(|it| it.0.reason == Reason::HeldBack));
         let one = |(it, _): &Asking| {
             let (workload, queue, words) = (&it.workload, &it.queue, &it.words);
-            format!("{workload} {queue} {}x{} {words}", it.places, it.gpus_each)
+            let owner = match it.reason {
+                Reason::ByOwner => "owner's ",
+                Reason::HeldBack => "",
+                other => panic!("{other:?}"),
+            };
+            let size = format!("{}x{}", it.places, it.gpus_each);
+            format!("{owner}{workload} {queue} {size} {words}")
         };
         all.iter().map(one).collect()
     }
@@ -229,6 +250,9 @@ mod tests {
         assert_eq!(of(&without), [""; 0], "it asks for no GPU");
         without["spec"] = json!({"suspend": true, "template": pods("2")});
         assert_eq!(of(&without), ["job:team/a q 1x2 It is suspended"]);
+        without["metadata"]["labels"] = json!({});
+        let owners = ["owner's job:team/a  1x2 It is suspended"];
+        assert_eq!(of(&without), owners, "no queue lets it begin");
     }
 
     #[test]
@@ -240,7 +264,7 @@ mod tests {
             {"name": "gpus", "resourceClaimTemplateName": "eight"},
             {"name": "nic", "resourceClaimName": "shared"}]);
         let found = job(&read(&object));
-        assert_eq!(told(&found), ["job:team/a  4x0 It is suspended"]);
+        assert_eq!(told(&found), ["owner's job:team/a  4x0 It is suspended"]);
         let by = ByClaim {
             claim: None,
             template: Some("team/eight".to_owned()),
@@ -265,8 +289,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                "jobset:team/s  6x8 It is suspended",
-                "jobset:team/s  1x1 It is suspended"
+                "owner's jobset:team/s  6x8 It is suspended",
+                "owner's jobset:team/s  1x1 It is suspended"
             ]
         );
     }
@@ -287,6 +311,13 @@ mod tests {
         let waits = json!([says("QuotaReserved", "False", quota)]);
         let expected = format!("jobset:team/s q 4x8 {quota}");
         assert_eq!(of(&owner, waits.clone()), [expected]);
+        let mut inactive = object(owner.clone(), waits.clone());
+        for (active, owners) in [(json!(true), false), (json!(false), true)] {
+            inactive["spec"]["active"] = active;
+            let told = told(&workload(&read(&inactive)));
+            let is_owners = told[0].starts_with("owner's ") && told[0].contains("spec.active");
+            assert_eq!(is_owners, owners, "{told:?}");
+        }
         let checked = json!([
             says("QuotaReserved", "True", ""),
             says("Admitted", "False", "check x")

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpufleet_analysis::inventory::{Claim, Node, Ready, Reason, Toleration, cut};
+use gpufleet_analysis::price_book::Basis;
 use gpufleet_telemetry::identity::attribute;
 use gpufleet_telemetry::workload::{begins_together, queue, workload};
 use gpufleet_telemetry::{holder, machine};
@@ -52,10 +53,15 @@ const COMMON_TAINTS: [&str; 5] = [
     "node.kubernetes.io/unreachable",
 ];
 
+/// Of a node that the autoscaler removes.
+const SCALED_DOWN: &str = "ToBeDeletedByClusterAutoscaler";
+/// Before a Spot machine is taken back, and before any machine is stopped to be maintained.
+const TERMINATES: &str = "cloud.google.com/impending-node-termination";
+
 /// How the taints begin of a node that an autoscaler or its provider takes away in a moment: it is as good as cordoned.
 const GOES: [&str; 3] = [
-    "ToBeDeletedByClusterAutoscaler",
-    "cloud.google.com/impending-node-termination",
+    SCALED_DOWN,
+    TERMINATES,
     // `disruption` before version 1, `disrupted` since. Others of Karpenter's are of nodes that come.
     "karpenter.sh/disrupt",
 ];
@@ -256,20 +262,26 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
         let Taint { key, value, effect } = it;
         holder::cut(&format!("{key}={value}:{effect}")).to_owned()
     });
-    let goes = spec.taints.iter().any(|it| {
-        it.effect.starts_with("No") && GOES.iter().any(|start| it.key.starts_with(*start))
-    });
+    let is_tainted = |start: &str| {
+        let mut taints = spec.taints.iter();
+        taints.any(|it| it.effect.starts_with("No") && it.key.starts_with(start))
+    };
     let facts = machine::facts(labels, &spec.provider_id);
     let fact = |name: &str| {
         let told = facts.get(name).map_or("", String::as_str);
         holder::cut(told).to_owned()
     };
+    let provisioning = fact(attribute::PROVISIONING);
+    // What the autoscaler removes is given back.
+    let is_taken_back =
+        provisioning == Basis::Spot.name() && is_tainted(TERMINATES) && !is_tainted(SCALED_DOWN);
+    let goes = GOES.iter().any(|it| is_tainted(it));
     Some(Node {
         model,
         zone: fact(attribute::ZONE),
         region: fact(attribute::REGION),
         machine: fact(attribute::MACHINE_TYPE),
-        provisioning: fact(attribute::PROVISIONING),
+        provisioning,
         provider: fact(attribute::CLOUD_PROVIDER),
         account: fact(attribute::CLOUD_ACCOUNT),
         instance: fact(attribute::HOST_ID),
@@ -284,6 +296,7 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
         ready_since: condition.and_then(|it| moment(it.last_transition_time.as_deref()?)),
         trouble,
         cordoned: spec.unschedulable || goes || metadata.deletion_timestamp.is_some(),
+        is_taken_back,
         kept_for: taints.take(MAX_TAINTS).collect(),
         partitions: Vec::new(),
         image: holder::cut(&image).to_owned(),

@@ -123,6 +123,18 @@ fn what_is_wrong_with_a_node_is_read_as_it_is_told() {
         let node = read_node(&json!({"spec": {"taints": taints}})).expect("it has GPUs");
         assert_eq!(node.cordoned, expected, "{key}");
     }
+    let taken_back = |spot: &str, keys: &[&str]| {
+        let taint = |key: &&str| json!({"key": key, "effect": "NoSchedule"});
+        let taints: Vec<Value> = keys.iter().map(taint).collect();
+        let labels = json!({"cloud.google.com/gke-spot": spot});
+        let object = json!({"metadata": {"labels": labels}, "spec": {"taints": taints}});
+        read_node(&object).expect("it has GPUs").is_taken_back
+    };
+    assert!(taken_back("true", &[TERMINATES]));
+    assert!(!taken_back("true", &[]));
+    let removed = taken_back("true", &[TERMINATES, SCALED_DOWN]);
+    assert!(!removed, "it is given back");
+    assert!(!taken_back("false", &[TERMINATES]), "it is maintained");
     let taint = |effect: &str| json!({"key": "team", "value": "nlp", "effect": effect});
     let taints = json!([taint("NoSchedule"), taint("NoExecute")]);
     let kept = read_node(&json!({"spec": {"taints": taints}})).expect("it has GPUs");

@@ -171,6 +171,37 @@ async fn who_waits_stands_there_with_the_schedulers_words_and_what_is_free_with_
 }
 
 #[tokio::test]
+async fn what_its_owner_holds_back_stands_there_and_is_waited_for_by_nobody() {
+    let server = asking().await;
+    let Pod::Waits(claim) = waits("slurm:7", "JobArrayTaskLimit") else {
+        panic!("it waits");
+    };
+    let claim = Claim {
+        reason: Reason::ByOwner,
+        ..*claim
+    };
+    let mut pods = Pods::default();
+    pods.put("1", Pod::Waits(Box::new(claim)));
+    server
+        .inventory
+        .known()
+        .all_nodes(vec![node("h100-00")], NOW);
+    server.inventory.known().all_pods(pods, NOW);
+    let queue = server.json("/api/v1/queue").await;
+    assert_eq!(queue["waiting"][0]["reason"], "held_by_owner", "{queue}");
+    let gpus = ["gpus_waited_for", "gpus_held_by_owners"].map(|it| queue[it].as_u64());
+    assert_eq!(gpus, [Some(0), Some(8)]);
+    let (_, page) = server.get("/queue").await;
+    for words in [
+        "Nobody waits for GPUs, and owners hold 1 workload back; 8 free",
+        "As many tasks of its array run as its owner lets run at once.",
+        "so it is no demand.",
+    ] {
+        assert!(page.contains(words), "{words} is not in {page}");
+    }
+}
+
+#[tokio::test]
 async fn without_the_right_to_watch_it_is_said_with_the_line_that_gives_it_and_nothing_is_counted()
 {
     let server = asking().await;

@@ -76,7 +76,8 @@ fn gpus_that_are_given_out_by_claims_are_free_held_and_waited_for_as_others() {
     });
     assert_eq!(told["waiting"][0]["pods_that_fit"], 1, "{told}");
     // A job of three such pods that is suspended, and has none yet.
-    let mut job = json!({"metadata": {"name": "later", "namespace": "research", "uid": "j-1"},
+    let mut job = json!({"metadata": {"name": "later", "namespace": "research", "uid": "j-1",
+            "labels": {"kueue.x-k8s.io/queue-name": "a"}},
         "spec": {"suspend": true, "parallelism": 3, "template": {"spec": {"resourceClaims":
             [{"name": "gpus", "resourceClaimTemplateName": "four"}]}}}});
     api.put_object("Job", &job);

@@ -433,3 +433,26 @@ fn systemd_has_nothing_to_say_to_our_units() {
         "what is wrong is found"
     );
 }
+
+#[test]
+fn the_agents_unit_refuses_it_no_device() {
+    // Each makes a list of the devices that may be opened, which has no /dev/nvidia*: ProtectClock too, before systemd 253
+    // (Ubuntu 22.04 has 249).
+    const LISTS: [&str; 4] = [
+        "ProtectClock",
+        "PrivateDevices",
+        "DeviceAllow",
+        "DevicePolicy",
+    ];
+    let unit = super::folder().join("systemd/gpufleet-agent.service");
+    let unit = fs::read_to_string(unit).expect("it is there");
+    let keys = unit.lines().filter_map(|it| it.split_once('='));
+    let lists: Vec<&str> = keys
+        .map(|it| it.0.trim())
+        .filter(|it| LISTS.contains(it))
+        .collect();
+    assert_eq!(lists, [""; 0]);
+    // What ProtectClock takes away is taken away without it.
+    let is_bare = unit.lines().any(|it| it == "CapabilityBoundingSet=");
+    assert!(is_bare, "or it could set the clock");
+}
