@@ -274,11 +274,12 @@ fn unpriced(found: &now::MoneySnapshot) -> Vec<Notice> {
 
 /// Whose owner is not known, and the line that says whose it is.
 fn unowned(found: &now::MoneySnapshot) -> Vec<Notice> {
+    let columns = found.rule_columns();
     let unowned = found.unowned.iter().map(|((cluster, job), it)| {
         let gpus = text::counted(it.cards.len(), "GPU", "GPUs");
         Notice {
             what: Name::new(&format!("{job} in {cluster}: {gpus}")),
-            fix: format!("from,until,kind,key,value,team: {}", it.rule),
+            fix: format!("{columns}: {}", it.rule),
         }
     });
     unowned.take(MAX_ROWS).collect()
