@@ -1,12 +1,13 @@
 //! Who pays: owner rules for what was held, and idle policies for what was free.
 //!
 //! Method. Rules are tried by kind in the order of [`Kind`] (pod label, namespace label, namespace,
-//! queue, Slurm account, user) and within a kind in the order of the table; the first that holds at
-//! the time and matches says the team. A rule with the value `*` matches every value and, with an
+//! queue, Slurm account, user), within a kind those that name a cluster before those of every one, and then in the
+//! order of the table; the first that holds at the time and matches says the team. So a namespace that two clusters
+//! have can be two teams'. A rule with the value `*` matches every value and, with an
 //! empty team, names the team by the value itself. Without a match it is the owner that whoever told
 //! of the holder named, else the owner is not known and shown so. An idle policy ([`idle`]) says per pool who bears what was free; without one it is the platform.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +99,8 @@ struct Rule {
     key: String,
     value: String,
     team: String,
+    /// Empty: of every cluster.
+    cluster: String,
 }
 
 /// Every rule, in the order in which they are tried.
@@ -112,6 +115,10 @@ pub struct Owners {
 
 /// Columns of the table of rules.
 pub const COLUMNS: [&str; 6] = ["from", "until", "kind", "key", "value", "team"];
+
+/// The same where a rule may name the cluster that it is of; one without is of every cluster.
+pub const COLUMNS_OF_CLUSTERS: [&str; 7] =
+    ["from", "until", "kind", "key", "value", "team", "cluster"];
 
 /// The team that runs what nobody answers for.
 pub const PLATFORM: &str = "platform";
@@ -164,20 +171,30 @@ impl Owners {
         perhaps
     }
 
-    /// Reads the table of rules: `from,until,kind,key,value,team`.
+    /// The clusters that rules name which hold now, or will.
+    pub fn clusters(&self, at_ms: i64) -> BTreeSet<&str> {
+        let holds = |it: &&Rule| it.until_ms.is_none_or(|until| at_ms < until);
+        let clusters = self
+            .rules
+            .iter()
+            .filter(holds)
+            .map(|it| it.cluster.as_str());
+        clusters.filter(|it| !it.is_empty()).collect()
+    }
+
+    /// Reads the table of rules: `from,until,kind,key,value,team`, or with `cluster` behind them.
     ///
     /// # Errors
     /// When it is no such table; rows that cannot be used are in the findings.
     pub fn read(text: &str) -> Result<Self, TableError> {
         let mut owners = Self::default();
-        for row in table::read(text, &COLUMNS)? {
+        for row in table::read_without_last(text, &COLUMNS_OF_CLUSTERS)? {
             match rule(&row.fields) {
                 Ok(rule) => owners.rules.push(rule),
                 Err(why) => owners.findings.push(format!("line {}: {why}", row.line)),
             }
         }
-        // Stable: within a kind the order of the table stays.
-        owners.rules.sort_by_key(|it| it.kind);
+        owners.sort();
         Ok(owners)
     }
 
@@ -189,7 +206,7 @@ impl Owners {
     /// Takes in the rules, policies and findings of another table, behind its own.
     pub fn join(&mut self, other: Self) {
         self.rules.extend(other.rules);
-        self.rules.sort_by_key(|it| it.kind);
+        self.sort();
         self.findings.extend(other.findings);
         for policy in other.idle {
             if let Err(why) = self.take(policy) {
@@ -198,9 +215,17 @@ impl Owners {
         }
     }
 
-    /// Who pays for what this holder held at a moment.
-    pub fn payer(&self, holder: &Holder, at_ms: i64) -> Payer {
-        let team = self.rules.iter().find_map(|it| it.team_of(holder, at_ms));
+    /// Brings the rules into the order in which they are tried.
+    fn sort(&mut self) {
+        // Stable: of one kind, with a cluster or without, the order of the tables stays.
+        self.rules
+            .sort_by_key(|it| (it.kind, it.cluster.is_empty()));
+    }
+
+    /// Who pays for what this holder held in a cluster at a moment.
+    pub fn payer(&self, cluster: &str, holder: &Holder, at_ms: i64) -> Payer {
+        let mut rules = self.rules.iter().filter(|it| it.is_in(cluster));
+        let team = rules.find_map(|it| it.team_of(holder, at_ms));
         let told = Some(holder.owner.as_str()).filter(|it| !it.is_empty());
         let team = team.or(told);
         team.map_or(Payer::Unowned, |team| Payer::Team(team.to_owned()))
@@ -224,6 +249,11 @@ impl Owners {
 }
 
 impl Rule {
+    /// Whether it is of this cluster.
+    fn is_in(&self, cluster: &str) -> bool {
+        self.cluster.is_empty() || self.cluster == cluster
+    }
+
     fn team_of<'a>(&'a self, holder: &'a Holder, at_ms: i64) -> Option<&'a str> {
         let value = match self.kind {
             Kind::PodLabel => holder.pod_labels.get(&self.key)?,
@@ -248,8 +278,8 @@ fn is_within(at_ms: i64, from_ms: i64, until_ms: Option<i64>) -> bool {
 }
 
 fn rule(fields: &[String]) -> Result<Rule, String> {
-    let [from, until, kind, key, value, team] = fields else {
-        return Err("it has not six fields".to_owned());
+    let [from, until, kind, key, value, team, cluster] = fields else {
+        return Err("it has not as many fields as columns".to_owned());
     };
     let known = Kind::ALL.iter().find(|it| it.1 == kind);
     let (kind, name) = *known.ok_or_else(|| {
@@ -273,6 +303,7 @@ fn rule(fields: &[String]) -> Result<Rule, String> {
         key: key.clone(),
         value: value.clone(),
         team: team.clone(),
+        cluster: cluster.clone(),
     })
 }
 
@@ -290,7 +321,7 @@ mod tests {
         let owners = Owners::read(RULES).expect("a table");
         assert_eq!(owners.findings, [""; 0]);
         let at_ms = table::moment(at).expect("a date");
-        owners.payer(holder, at_ms).name().to_owned()
+        owners.payer("prod", holder, at_ms).name().to_owned()
     }
 
     #[test]
@@ -315,6 +346,55 @@ mod tests {
         holder.owner = "robots".to_owned();
         assert_eq!(payer(&holder, "2025-10-11"), "robots", "no rule says it");
         assert_eq!(payer(&holder, "2026-10-11"), "ada", "a rule does");
+    }
+
+    #[test]
+    fn a_rule_of_a_cluster_goes_before_one_of_every_cluster_and_is_of_no_other() {
+        let text = "from,until,kind,key,value,team,cluster\n\
+            2026-01-01,,namespace,,ml,science,\n\
+            2026-01-01,,namespace,,ml,vision,prod-eu\n\
+            2026-01-01,2026-10-11,namespace,,ml,robots,prod-us\n\
+            2026-01-01,,pod_label,team,*,,prod-us\n";
+        let mut holder = Holder {
+            namespace: "ml".to_owned(),
+            ..Holder::default()
+        };
+        // The order of one table does not matter for it, nor which of two tables is read first.
+        let (head, rows) = text.split_once('\n').expect("a header");
+        let (every, of_one) = rows.split_once('\n').expect("rows");
+        let mut joined = Owners::read(&format!("{head}\n{every}\n")).expect("a table");
+        joined.join(Owners::read(&format!("{head}\n{of_one}")).expect("a table"));
+        let read = Owners::read(text).expect("a table");
+        assert_eq!(read.findings, [""; 0]);
+        assert_eq!(read, joined);
+        let payer = |cluster: &str, holder: &Holder, at: &str| {
+            let at_ms = table::moment(at).expect("a date");
+            read.payer(cluster, holder, at_ms).name().to_owned()
+        };
+        for (cluster, at, team) in [
+            ("prod-eu", "2026-10-10", "vision"),
+            ("prod-us", "2026-10-10", "robots"),
+            ("prod-us", "2026-10-11", "science"),
+            ("prod", "2026-10-10", "science"),
+            ("", "2026-10-10", "science"),
+        ] {
+            assert_eq!(payer(cluster, &holder, at), team, "{cluster} {at}");
+        }
+        // What kind a rule is of goes before that.
+        let label = ("team".to_owned(), "speech".to_owned());
+        holder.pod_labels.extend([label]);
+        assert_eq!(payer("prod-us", &holder, "2026-10-10"), "speech");
+        assert_eq!(payer("prod-eu", &holder, "2026-10-10"), "vision");
+    }
+
+    #[test]
+    fn a_table_without_clusters_is_read_as_one_whose_rules_are_of_every_cluster() {
+        let with = RULES.lines().enumerate().map(|(line, row)| match line {
+            0 => format!("{row},cluster\n"),
+            _ => format!("{row},\n"),
+        });
+        let with: String = with.collect();
+        assert_eq!(Owners::read(&with), Owners::read(RULES));
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub(crate) struct Asked {
     /// The month, `2026-10`; without it the one that runs.
     #[arg(long)]
     month: Option<String>,
-    /// What lines are grouped by, with commas between: team, namespace, job, model, project, pool, gpu; or day,
-    /// by itself or with team, in the order of the days.
+    /// What lines are grouped by, with commas between: team, cluster, namespace, job, model, project, pool, gpu; or
+    /// day, by itself or with team, in the order of the days.
     #[arg(long, default_value = "team")]
     by: String,
     /// Of one cluster, also of one that is simulated; without it of all live ones.
@@ -278,6 +278,7 @@ fn reasons(report: &Value, currency: &str) -> String {
 fn head(by: &str) -> &'static str {
     match by {
         "team" => "TEAM",
+        "cluster" => "CLUSTER",
         "namespace" => "NAMESPACE",
         "job" => "JOB",
         "model" => "MODEL",
@@ -350,7 +351,7 @@ mod tests {
         let help = help.to_string();
         let (_, names) = help.split_once("between: ").expect("names follow");
         let (names, _) = names.split_once(';').expect("days follow");
-        assert_eq!(names.split(", ").count(), 7, "{names}");
+        assert_eq!(names.split(", ").count(), 8, "{names}");
         for name in names.split(", ") {
             assert_eq!(head(name), name.to_uppercase(), "{name}");
         }

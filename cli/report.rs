@@ -34,8 +34,8 @@ pub(crate) struct Report {
     /// The month, `2026-10`; without it the one that runs.
     #[arg(long)]
     month: Option<String>,
-    /// What lines are grouped by, with commas between: team, namespace, job, model, project, pool, gpu; without it by
-    /// team. Not of reconcile.
+    /// What lines are grouped by, with commas between: team, cluster, namespace, job, model, project, pool, gpu; without
+    /// it by team. Not of reconcile.
     #[arg(long)]
     by: Option<String>,
     /// Of one cluster, also of one that is simulated; without it of all live ones.

@@ -63,7 +63,7 @@ pub(crate) struct ReportFlags {
     /// The month, `2026-10`; without it the one that runs.
     #[arg(long)]
     month: Option<String>,
-    /// What lines are grouped by, with commas between: team, namespace, job, model, project, pool, gpu.
+    /// What lines are grouped by, with commas between: team, cluster, namespace, job, model, project, pool, gpu.
     #[arg(long, default_value = "team")]
     by: String,
     /// Of one cluster, also of one that is simulated; without it of all live ones.

@@ -41,14 +41,20 @@ struct Maker<'a> {
     payer_of: HashMap<Payer, usize>,
     tariff_of: HashMap<Tariff, usize>,
     pool_of: HashMap<String, usize>,
-    /// The payer of a holder since an edge of the rules.
-    owner_of: HashMap<(usize, i64), usize>,
+    /// The cluster of each node, as a number: that of the first node of it.
+    cluster_of: Vec<usize>,
+    /// The payer of a holder in a cluster since an edge of the rules.
+    owner_of: HashMap<(usize, usize, i64), usize>,
     edges: Vec<i64>,
 }
 
 impl<'a> Maker<'a> {
     fn new(asked: &'a Asked<'a>) -> Self {
+        let mut clusters: HashMap<&str, usize> = HashMap::new();
+        let nodes = asked.fleet.nodes.iter().enumerate();
+        let cluster_of = nodes.map(|(at, it)| *clusters.entry(&it.cluster).or_insert(at));
         Self {
+            cluster_of: cluster_of.collect(),
             asked,
             made: Chargeback {
                 from_ms: asked.from_ms,
@@ -129,7 +135,7 @@ impl<'a> Maker<'a> {
         if sum.gpu_millis == 0 && sum.cost == 0 {
             return;
         }
-        let payer = self.payer(piece.holder, since_ms, period.from_ms);
+        let payer = self.payer(period, piece.holder, since_ms);
         let (gpu, share) = match self.asked.detail {
             Detail::Gpus => (piece.gpu, piece.share),
             Detail::Nodes => (None, None),
@@ -158,19 +164,19 @@ impl<'a> Maker<'a> {
         self.made.days.entry(day).or_default().add(sum);
     }
 
-    fn payer(&mut self, holder: Option<usize>, since_ms: i64, at_ms: i64) -> usize {
+    fn payer(&mut self, period: &NodePeriod, holder: Option<usize>, since_ms: i64) -> usize {
         let Some(holder) = holder else {
             return index_of(&Payer::Nobody, &mut self.payer_of, &mut self.made.payers);
         };
-        if let Some(known) = self.owner_of.get(&(holder, since_ms)) {
+        let of = (self.cluster_of[period.node], holder, since_ms);
+        if let Some(known) = self.owner_of.get(&of) {
             return *known;
         }
-        let payer = self
-            .asked
-            .owners
-            .payer(&self.asked.fleet.holders[holder], at_ms);
+        let fleet = self.asked.fleet;
+        let (cluster, holder) = (&fleet.nodes[period.node].cluster, &fleet.holders[holder]);
+        let payer = self.asked.owners.payer(cluster, holder, period.from_ms);
         let payer = index_of(&payer, &mut self.payer_of, &mut self.made.payers);
-        self.owner_of.insert((holder, since_ms), payer);
+        self.owner_of.insert(of, payer);
         payer
     }
 

@@ -338,6 +338,73 @@ fn groups_add_up_to_all_lines_and_the_dearest_comes_first() {
 }
 
 #[test]
+fn a_namespace_of_two_clusters_is_two_teams_and_a_job_of_one_name_in_both_is_two_jobs() {
+    let mut fleet = fleet(2);
+    for (node, cluster) in fleet.nodes.iter_mut().zip(["prod-eu", "prod-us"]) {
+        node.cluster = cluster.to_owned();
+    }
+    let owners = "from,until,kind,key,value,team,cluster\n\
+        2026-01-01,,namespace,,research,vision,prod-eu\n\
+        2026-01-01,,namespace,,research,robots,prod-us\n\
+        2026-01-01,,namespace,,ads,money,\n";
+    let parts = [
+        part(Some(0), State::ActiveUnrated, HOUR / 2),
+        part(Some(1), State::Parked, HOUR / 2),
+    ];
+    let hours = [(0, 0), (1, 0), (0, 1)].map(|(node, hour)| period(node, hour, &parts));
+    let book = book(RATES, "");
+    let made = chargeback(&Asked {
+        detail: Detail::Nodes,
+        from_ms: FIRST_HOUR * HOUR,
+        until_ms: (FIRST_HOUR + 744) * HOUR,
+        now_ms: i64::MAX,
+        fleet: &fleet,
+        periods: &hours,
+        book: &book,
+        commitments: book.commitments(),
+        owners: &Owners::read(owners).expect("a table"),
+    });
+    let check = |by: &[By], expected: &[(&str, i128)]| {
+        let groups = made.grouped(&fleet, by).into_iter();
+        let found: Vec<_> = groups.map(|it| (it.words.join("/"), it.sum.cost)).collect();
+        let expected = expected.iter().map(|it| (it.0.to_owned(), it.1 * USD));
+        assert_eq!(found, expected.collect::<Vec<_>>());
+    };
+    check(
+        &[By::Team],
+        &[("money", 120), ("vision", 80), ("robots", 40)],
+    );
+    check(&[By::Cluster], &[("prod-eu", 160), ("prod-us", 80)]);
+    check(&[By::Namespace], &[("ads", 120), ("research", 120)]);
+    check(
+        &[By::Team, By::Job],
+        &[
+            ("money/rank in prod-eu", 80),
+            ("vision/train in prod-eu", 80),
+            ("money/rank in prod-us", 40),
+            ("robots/train in prod-us", 40),
+        ],
+    );
+    check(
+        &[By::Job, By::Cluster],
+        &[
+            ("rank/prod-eu", 80),
+            ("train/prod-eu", 80),
+            ("rank/prod-us", 40),
+            ("train/prod-us", 40),
+        ],
+    );
+    let waste = crate::report::efficiency::waste(&made, &fleet).into_iter();
+    let waste: Vec<_> = waste.map(|it| (it.job, it.sum.cost)).collect();
+    let expected = [("rank in prod-eu", 80), ("rank in prod-us", 40)];
+    assert_eq!(
+        waste,
+        expected.map(|(job, cost)| (job.to_owned(), cost * USD))
+    );
+    assert!(made.balance().is_exact());
+}
+
+#[test]
 fn what_was_free_is_borne_as_the_policy_says_and_nothing_is_lost_by_it() {
     let parts = [
         part(Some(0), State::ActiveUnrated, HOUR / 2),
@@ -707,6 +774,7 @@ proptest! {
         let book = book(&rates, &commitments);
         let (mut fleet, mut late) = (fleet(2), hours.clone());
         fleet.nodes[1].gpus = 0;
+        fleet.nodes[1].cluster = "d".to_owned();
         let made = october(&fleet, &hours, &book);
         prop_assert!(made.balance().is_exact(), "{:?}", made.balance());
         // Time: each node's GPUs times what it was billed, and what was committed and not used.
@@ -740,6 +808,15 @@ proptest! {
         prop_assert_eq!(By::detail(&by), Detail::Nodes);
         prop_assert_eq!(by_node.grouped(&fleet, &by), made.grouped(&fleet, &by));
         prop_assert_eq!(&by_node.days, &made.days);
+        // Jobs of one name in two clusters are two, whether their cluster is told beside them or with their name.
+        let jobs = |by: &[By]| {
+            let groups = made.grouped(&fleet, by).into_iter();
+            let of_jobs = groups.filter(|it| it.words.last().is_some_and(|it| !it.is_empty()));
+            let mut sums: Vec<_> = of_jobs.map(|it| (it.sum.cost, it.sum.gpu_millis)).collect();
+            sums.sort_unstable();
+            sums
+        };
+        prop_assert_eq!(jobs(&[By::Job]), jobs(&[By::Cluster, By::Job]));
         prop_assert!(by_node.lines.keys().all(|it| it.gpu.is_none() && it.share.is_none()));
     }
 

@@ -1,7 +1,11 @@
-//! A chargeback as people read it: grouped by team, namespace, job, model, project, pool or GPU, with the
+//! A chargeback as people read it: grouped by team, cluster, namespace, job, model, project, pool or GPU, with the
 //! states of each group; and once more with what was free borne as the policies say.
+//!
+//! Jobs of one name in two clusters are two jobs, as pods and numbers of Slurm's are: where lines are told by job, and not
+//! by cluster beside it, each says its cluster. A namespace is a name for people, and one wherever it is.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Chargeback, Detail, Fleet, Key, Sum, Tariff};
 use crate::ledger::{Reason, State};
@@ -13,6 +17,8 @@ use crate::owner::{IdleTo, Owners, PLATFORM, Payer};
 pub enum By {
     /// Who pays.
     Team,
+    /// The cluster of the node: also of what nobody held.
+    Cluster,
     /// The namespace.
     Namespace,
     /// The job.
@@ -51,6 +57,52 @@ impl Group {
             self.reasons.entry(*why).or_default().add(sum);
         }
     }
+}
+
+/// What the jobs of lines are called, so that no two have one name.
+pub(crate) struct Jobs<'a> {
+    fleet: &'a Fleet,
+    /// Names that jobs of several clusters have.
+    shared: HashSet<&'a str>,
+}
+
+impl<'a> Jobs<'a> {
+    /// Of these lines.
+    pub(crate) fn of(made: &Chargeback, fleet: &'a Fleet) -> Self {
+        let mut shared = HashSet::new();
+        let first = fleet.nodes.first().map(|it| &it.cluster);
+        // Most fleets are one cluster, and then there is nothing to tell apart.
+        if fleet.nodes.iter().any(|it| Some(&it.cluster) != first) {
+            let mut cluster_of: HashMap<&str, &str> = HashMap::new();
+            for key in made.lines.keys() {
+                if let Some((job, cluster)) = job_of(fleet, key) {
+                    let known = cluster_of.entry(job).or_insert(cluster);
+                    if *known != cluster {
+                        shared.insert(job);
+                    }
+                }
+            }
+        }
+        Self { fleet, shared }
+    }
+
+    /// That of a line, with its cluster where jobs of several have its name; empty when there is none.
+    pub(crate) fn word(&self, key: &Key) -> Cow<'a, str> {
+        match job_of(self.fleet, key) {
+            Some((job, cluster)) if self.shared.contains(job) => {
+                format!("{job} in {cluster}").into()
+            }
+            Some((job, _)) => job.into(),
+            None => "".into(),
+        }
+    }
+}
+
+/// The job of a line and its cluster; none where no job is known.
+fn job_of<'a>(fleet: &'a Fleet, key: &Key) -> Option<(&'a str, &'a str)> {
+    let job = fleet.holders[key.holder?].job.as_str();
+    let cluster = fleet.nodes[key.node?].cluster.as_str();
+    (!job.is_empty()).then_some((job, cluster))
 }
 
 /// What is divided as one: a day of a pool.
@@ -97,8 +149,9 @@ impl By {
     }
 
     /// Every one.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Team,
+        Self::Cluster,
         Self::Namespace,
         Self::Job,
         Self::Model,
@@ -111,6 +164,7 @@ impl By {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Team => "team",
+            Self::Cluster => "cluster",
             Self::Namespace => "namespace",
             Self::Job => "job",
             Self::Model => "model",
@@ -132,6 +186,7 @@ impl By {
         let of = |word: Option<&'a String>| word.map_or("", String::as_str);
         match self {
             Self::Team => made.payers[key.payer].name(),
+            Self::Cluster => of(node.map(|it| &it.cluster)),
             Self::Namespace => of(holder.map(|it| &it.namespace)),
             Self::Job => of(holder.map(|it| &it.job)),
             Self::Model => of(holder.map(|it| &it.model)),
@@ -153,19 +208,25 @@ impl By {
 }
 
 impl Chargeback {
-    /// The lines in groups, the dearest first. The groups add up to all lines.
+    /// The lines in groups, the dearest first. The groups add up to all lines. Of jobs of one name in several clusters
+    /// each has groups of its own, whose word says the cluster where that is not asked for.
     pub fn grouped(&self, fleet: &Fleet, by: &[By]) -> Vec<Group> {
-        let mut groups: BTreeMap<Vec<&str>, Group> = BTreeMap::new();
+        let are_alike = by.contains(&By::Job) && !by.contains(&By::Cluster);
+        let jobs = are_alike.then(|| Jobs::of(self, fleet));
+        let mut groups: BTreeMap<Vec<Cow<'_, str>>, Group> = BTreeMap::new();
         for (key, sum) in &self.lines {
-            let words: Vec<&str> = by.iter().map(|it| it.word(self, fleet, key)).collect();
-            let group = groups.entry(words).or_default();
+            let word = |by: &By| match (by, &jobs) {
+                (By::Job, Some(jobs)) => jobs.word(key),
+                _ => Cow::Borrowed(by.word(self, fleet, key)),
+            };
+            let group = groups.entry(by.iter().map(word).collect()).or_default();
             group.sum.add(sum);
             group.states.entry(key.state).or_default().add(sum);
             let why = (key.state, key.reason);
             group.reasons.entry(why).or_default().add(sum);
         }
-        let named = |(words, group): (Vec<&str>, Group)| Group {
-            words: words.into_iter().map(str::to_owned).collect(),
+        let named = |(words, group): (Vec<Cow<'_, str>>, Group)| Group {
+            words: words.into_iter().map(Cow::into_owned).collect(),
             ..group
         };
         let mut groups: Vec<Group> = groups.into_iter().map(named).collect();

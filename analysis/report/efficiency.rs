@@ -8,6 +8,7 @@
 //! Goodput and MFU are of training runs, joined by who pays ([`training`]); what a token cost is of model servers
 //! ([`serving`]). Advice that was given, taken and saved is [`advice`]'s.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub mod advice;
@@ -24,7 +25,7 @@ pub use serving::Serving;
 pub use training::{Mean, RunTime, Training, training};
 
 use super::{Report, hours, milli};
-use crate::chargeback::view::By;
+use crate::chargeback::view::{By, Jobs};
 use crate::chargeback::{Chargeback, Fleet, Sum};
 use crate::ledger::State;
 use crate::money::{decimal, ratio};
@@ -57,7 +58,7 @@ pub struct Use {
 pub struct Waste {
     /// Whose.
     pub payer: String,
-    /// The job; empty when nobody held it.
+    /// The job, with its cluster where jobs of several have its name; empty when nobody held it.
     pub job: String,
     /// In which state.
     pub state: State,
@@ -110,15 +111,16 @@ pub fn uses(report: &Report<'_>) -> Vec<Use> {
 
 /// Waste by payer, job and state, the dearest first.
 pub fn waste(made: &Chargeback, fleet: &Fleet) -> Vec<Waste> {
-    let mut all: BTreeMap<(&str, &str, State), Sum> = BTreeMap::new();
+    let jobs = Jobs::of(made, fleet);
+    let mut all: BTreeMap<(&str, Cow<'_, str>, State), Sum> = BTreeMap::new();
     for (key, sum) in made.lines.iter().filter(|it| it.0.state.is_waste()) {
         let team = By::Team.word(made, fleet, key);
-        let job = By::Job.word(made, fleet, key);
+        let job = jobs.word(key);
         all.entry((team, job, key.state)).or_default().add(sum);
     }
-    let of = |((payer, job, state), sum): ((&str, &str, State), Sum)| Waste {
+    let of = |((payer, job, state), sum): ((&str, Cow<'_, str>, State), Sum)| Waste {
         payer: payer.to_owned(),
-        job: job.to_owned(),
+        job: job.into_owned(),
         state,
         sum,
     };

@@ -69,7 +69,7 @@ struct Held {
 pub struct ReportAsked {
     /// The month, `2026-10`. Without it: the one that runs, to the end of today.
     pub month: Option<String>,
-    /// What lines are grouped by, with commas between: team, namespace, job, model, project, pool, gpu.
+    /// What lines are grouped by, with commas between: team, cluster, namespace, job, model, project, pool, gpu.
     #[param(default = "team")]
     pub by: Option<String>,
     /// Of one cluster, also of one that is simulated. Without it: of all live ones.

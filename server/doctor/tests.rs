@@ -357,6 +357,32 @@ async fn a_target_for_a_team_or_a_cluster_that_there_is_not_is_found() {
     assert!(of("targets-1").what.contains("team \"sciense\""));
 }
 
+#[tokio::test]
+async fn an_owner_rule_for_a_cluster_of_which_nothing_is_heard_is_found() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+    let store = store.expect("it opens");
+    let table = folder.path().join("owners.csv");
+    let rows = "from,until,kind,key,value,team,cluster\n2026-01-01,,namespace,,ml,science,\n\
+        2026-01-01,,namespace,,ml,vision,prod\n2026-01-01,,namespace,,ml,vision,prdo\n\
+        2026-01-01,2026-02-01,namespace,,ml,vision,gone\n";
+    std::fs::write(&table, rows).expect("written");
+    let mut config = Config::for_tests();
+    config.cost.tables = vec![table.display().to_string()];
+    let clock = Arc::new(SystemClock::start());
+    let app = App::new(config, store, Access::default(), clock);
+    let view = Arc::new(picture::of(fixture::fleet().iter(), fixture::NOW));
+    let doctor = looked_at(&app, &view, &Grant::default()).await;
+    let told = doctor.findings.iter();
+    let told: Vec<_> = told.filter(|it| it.check == "money_tables").collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(
+        (&*told[0].id, told[0].severity),
+        ("owner_rules-0", Severity::Info)
+    );
+    assert!(told[0].what.contains("cluster \"prdo\""), "{told:?}");
+}
+
 /// Every file of a folder and those in it that ends like this: name and text.
 fn files(folder: &std::path::Path, end: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();

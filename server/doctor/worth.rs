@@ -10,9 +10,6 @@ use super::{Finding, Look, Looked, Place};
 use crate::words::address;
 use crate::words::text::{self, counted};
 
-/// Holders without an owner that are counted one by one; the rest of the rule is the same.
-const RULE: &str = "from,until,kind,key,value,team";
-
 /// GPUs without a price.
 pub(super) fn prices(look: &Look<'_>) -> Looked {
     let unpriced = look.found.unpriced.iter();
@@ -83,7 +80,7 @@ pub(super) fn owners(look: &Look<'_>) -> Looked {
     let found = Finding::new(Severity::Warning, "owners", what)
         .missing("Which team pays for them; their cost stands under unowned")
         .fix("A line of a table of owner rules names the team: cost.tables of the configuration, or gpufleet-server prices import owners.csv. The page Cost has the line for each.")
-        .line(format!("{RULE}\n{rule}"))
+        .line(format!("{}\n{rule}", look.found.rule_columns()))
         .at(places);
     Ok(vec![Finding { gpus, ..found }])
 }
@@ -99,7 +96,7 @@ pub(super) fn tables(look: &Look<'_>) -> Looked {
             .fix("Mend the line; the tables are read again when they change.")
     };
     let is_known = |cluster: &str| look.view.cluster(cluster).next().is_some();
-    let strangers = terms.targets.strangers(is_known, look.at.millis());
+    let strangers = terms.targets.strangers(&is_known, look.at.millis());
     let strangers = strangers.iter().enumerate();
     let stranger = |(number, (said, is_perhaps)): (usize, &(String, bool))| {
         let severity = match is_perhaps {
@@ -111,9 +108,21 @@ pub(super) fn tables(look: &Look<'_>) -> Looked {
             .missing("What that time is held to: another row, else what is shipped")
             .fix("Write the cluster as its agents do and the team as the owner rules or the label have it, or take the row out.")
     };
+    let of_rules = terms.owners.clusters(look.at.millis()).into_iter();
+    let of_rules = of_rules.filter(|it| !is_known(it)).enumerate();
+    let unheard = |(number, cluster): (usize, &str)| {
+        let said = format!(
+            "owner rules: nothing is heard of a cluster {cluster:?}; only what is held there is by them"
+        );
+        let what = text::harmless(&said, text::TITLE_CHARACTERS);
+        Finding::new(Severity::Info, format!("owner_rules-{number}"), what)
+            .missing("Whose that time is: another rule says it, or none does")
+            .fix("Write the cluster as its agents do, or take the row out.")
+    };
     Ok(findings
         .map(finding)
         .chain(strangers.map(stranger))
+        .chain(of_rules.map(unheard))
         .collect())
 }
 

@@ -155,6 +155,11 @@ mod tests {
                 "2026-10-01,,planet,,research,science",
             ),
             (
+                gpufleet_analysis::owner::COLUMNS_OF_CLUSTERS.join(","),
+                "2026-10-01,,namespace,,research,science,prod-eu",
+                "2026-10-01,,planet,,research,science,prod-eu",
+            ),
+            (
                 gpufleet_analysis::owner::idle::COLUMNS.join(","),
                 "2026-10-01,,prod,use,,",
                 "2026-10-01,,prod,nobody,,",

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::ledger::{Reason, State};
-use gpufleet_analysis::owner::{Holder, Payer, idle};
+use gpufleet_analysis::owner::{self, Holder, Payer, idle};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
@@ -76,6 +76,14 @@ impl MoneySnapshot {
     pub fn gpu(&self, cluster: &str, id: &str) -> Option<&PricedGpu> {
         self.all.get(cluster)?.get(id)
     }
+
+    /// The columns of the rows that would name the owners of what is unowned.
+    pub fn rule_columns(&self) -> String {
+        match self.has_clusters {
+            true => owner::COLUMNS_OF_CLUSTERS.join(","),
+            false => owner::COLUMNS.join(","),
+        }
+    }
 }
 
 /// GPUs of one kind of node without a price, and why.
@@ -109,6 +117,8 @@ pub struct MoneySnapshot {
     pub held_back: Vec<Idle>,
     /// GPUs without a price, by their ids; of one that has shares it is the card's.
     pub unpriced: BTreeMap<Unpriced, BTreeSet<Arc<str>>>,
+    /// Whether there are several clusters, also such that this reader may not see: a rule that named none would be of all.
+    pub has_clusters: bool,
     /// Holders without an owner, by their cluster and name.
     pub unowned: BTreeMap<(Arc<str>, String), Unowned>,
     /// What everything costs an hour, nano-units, by origin; of what has a price.
@@ -218,8 +228,14 @@ pub fn now(
     let mut nodes: HashMap<(Arc<str>, Arc<str>), OfNode> = HashMap::new();
     let mut siblings: HashMap<(Arc<str>, String), u32> = HashMap::new();
     let mut all = Vec::new();
+    let (mut first, mut has_clusters) = (None, false);
     fleet.visit(|live| {
-        if live.origin == Origin::Recorded || !grant.may_see(&live.key.cluster) {
+        if live.origin == Origin::Recorded {
+            return;
+        }
+        let first = first.get_or_insert_with(|| Arc::clone(&live.key.cluster));
+        has_clusters |= *first != live.key.cluster;
+        if !grant.may_see(&live.key.cluster) {
             return;
         }
         let node = (Arc::clone(&live.key.cluster), Arc::clone(&live.node));
@@ -255,6 +271,7 @@ pub fn now(
     let covered = CoveredNow::of((fleet, inventory), terms, at);
     let mut found = MoneySnapshot {
         at,
+        has_clusters,
         ..MoneySnapshot::default()
     };
     for mut it in all {
@@ -413,13 +430,14 @@ fn take(
     if let Some(holder) = holder.filter(|_| !it.is_free) {
         it.idle.job = holder.job.clone();
         is_standby = terms.standby.has(&cluster, &holder, at.millis());
-        it.idle.payer = terms.owners.payer(&holder, at.millis());
+        it.idle.payer = terms.owners.payer(&cluster, &holder, at.millis());
         if it.idle.payer == Payer::Unowned {
             let job = (Arc::clone(&cluster), holder.job.clone());
+            let of = found.has_clusters.then_some(&*cluster);
             let unowned = found.unowned.entry(job);
             let unowned = unowned.or_insert_with(|| Unowned {
                 cards: BTreeSet::new(),
-                rule: rule_for(&holder, at),
+                rule: rule_for(of, &holder, at),
             });
             unowned.cards.insert(it.card());
         }
@@ -449,8 +467,8 @@ fn take(
     }
 }
 
-/// The line of the table of owner rules that would name this holder's team.
-fn rule_for(holder: &Holder, at: Timestamp) -> String {
+/// The line of the table of owner rules that would name this holder's team, in this cluster or in every one.
+fn rule_for(cluster: Option<&str>, holder: &Holder, at: Timestamp) -> String {
     let date = gpufleet_analysis::table::moment_text(at.millis());
     let date: String = date.chars().take(10).collect();
     let (kind, value) = match (holder.namespace.as_str(), holder.slurm_account.as_str()) {
@@ -458,7 +476,8 @@ fn rule_for(holder: &Holder, at: Timestamp) -> String {
         ("", account) => ("slurm_account", account),
         (namespace, _) => ("namespace", namespace),
     };
-    format!("{date},,{kind},,{value},TEAM")
+    let of = cluster.map_or_else(String::new, |it| format!(",{it}"));
+    format!("{date},,{kind},,{value},TEAM{of}")
 }
 
 #[cfg(test)]

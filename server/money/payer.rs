@@ -69,7 +69,7 @@ fn of_live(
     if judge(live, now).state == State::Unallocated {
         return None;
     }
-    match owners.payer(&holder, now.millis()) {
+    match owners.payer(&live.key.cluster, &holder, now.millis()) {
         Payer::Team(team) => Some(team),
         Payer::Unowned | Payer::Nobody => None,
     }
@@ -107,7 +107,7 @@ pub fn still_holding<'a>(
     still.map(|it| it.payer.clone())
 }
 
-/// Who pays for a run at a moment by its job's namespace alone; none where no rule knows it.
+/// Who pays for a run at a moment by its cluster and its job's namespace alone; none where no rule knows it.
 pub fn by_name(owners: &Owners, key: &RunKey, at: Timestamp) -> Option<Payer> {
     let job = &key.run.job;
     let holder = Holder {
@@ -116,6 +116,6 @@ pub fn by_name(owners: &Owners, key: &RunKey, at: Timestamp) -> Option<Payer> {
         job: job.name.clone(),
         ..Holder::default()
     };
-    let payer = owners.payer(&holder, at.millis());
+    let payer = owners.payer(&key.cluster, &holder, at.millis());
     (payer != Payer::Unowned).then_some(payer)
 }

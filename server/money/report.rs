@@ -80,7 +80,7 @@ pub enum NotAsked {
     Future(String),
     /// Not something to group by.
     #[error(
-        "`{0}` is nothing to group by: team, namespace, job, model, project, pool and gpu are, with commas between"
+        "`{0}` is nothing to group by: team, cluster, namespace, job, model, project, pool and gpu are, with commas between"
     )]
     By(String),
     /// Not a form of this report.
@@ -416,6 +416,12 @@ mod tests {
         ] {
             let error = asked(month, by).expect_err(month).to_string();
             assert!(error.contains(why), "{error}");
+        }
+        let told = NotAsked::By("shoe".to_owned()).to_string();
+        for by in By::ALL {
+            let name = by.name();
+            assert!(told.contains(name), "{told} lacks {name}");
+            assert_eq!(asked("2026-10", name).expect(name).by, [by]);
         }
     }
 

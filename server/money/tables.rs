@@ -76,7 +76,7 @@ pub enum NoTable {
 }
 
 impl Kind {
-    const ALL: [(Self, &str, &[&str]); 12] = [
+    const ALL: [(Self, &str, &[&str]); 13] = [
         (Self::Machines, "machine types", &load::MACHINES),
         (Self::Rates, "rates", &load::RATES),
         (Self::Discounts, "discounts", &load::DISCOUNTS),
@@ -87,6 +87,7 @@ impl Kind {
             &load::COMMITMENTS_OF_CLUSTERS,
         ),
         (Self::Owners, "owner rules", &owner::COLUMNS),
+        (Self::Owners, "owner rules", &owner::COLUMNS_OF_CLUSTERS),
         (Self::Idle, "idle policies", &idle::COLUMNS),
         (Self::Budgets, "budgets", &BUDGETS),
         (Self::Budgets, "budgets", &BUDGETS_OF_CLUSTERS),

@@ -262,7 +262,7 @@ async fn who_paid(look: &Look<'_>, run: &KnownRun, gpus: &BTreeSet<String>) -> O
     let Some(holder) = holder else {
         return payer::by_name(look.owners, &run.key, ended);
     };
-    let payer = look.owners.payer(&holder, ended.millis());
+    let payer = look.owners.payer(cluster, &holder, ended.millis());
     (payer != Payer::Unowned).then_some(payer)
 }
 

@@ -1,12 +1,14 @@
 //! Whose an incident is, everywhere the same.
 
-use gpufleet_analysis::owner::Owners;
+use gpufleet_analysis::owner::{Owners, Payer};
 use gpufleet_telemetry::identity::attribute;
+use gpufleet_telemetry::training::RunId;
 
 use super::*;
 use crate::money::payer;
 use crate::notify::message::{self, Addresses};
 use crate::notify::settings::{ChannelConfig, Kind, NotifyConfig, Settings};
+use crate::runs::RunKey;
 use crate::today::Todays;
 
 const RULES: &str = "from,until,kind,key,value,team\n2020-01-01,,namespace,,ml,research\n";
@@ -136,5 +138,23 @@ async fn a_rule_names_who_pays_for_a_gpu_a_job_and_nobody_for_a_node() {
     ] {
         assert_eq!(of(&rules, place).as_deref(), owner, "{place:?}");
         assert_eq!(of(&Owners::default(), place), None, "no rule");
+    }
+    let run = RunId::parse("ml/train/u/0").expect("an id");
+    for (cluster, owner) in [("prod", Some("research")), ("other", None)] {
+        let rules = format!(
+            "from,until,kind,key,value,team,cluster\n2020-01-01,,namespace,,ml,research,{cluster}\n"
+        );
+        let rules = Owners::read(&rules).expect("a table");
+        assert_eq!(of(&rules, &gpu).as_deref(), owner, "a rule of {cluster}");
+        let key = RunKey {
+            cluster: "prod".into(),
+            run: run.clone(),
+        };
+        let payer = payer::by_name(&rules, &key, world.hand.now());
+        assert_eq!(
+            payer.as_ref().map(Payer::name),
+            owner,
+            "a rule of {cluster}"
+        );
     }
 }

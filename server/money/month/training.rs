@@ -232,7 +232,8 @@ fn payer(
     let (number, _) = fit.max_by_key(|it| (it.1, std::cmp::Reverse(it.0)))?;
     let unknown = Holder::default();
     let holder = holders.get(number).unwrap_or(&unknown);
-    Some(terms.owners.payer(holder, run.held_ms.start))
+    let owners = &terms.owners;
+    Some(owners.payer(&run.cluster, holder, run.held_ms.start))
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ impl Targets {
     ) -> impl Iterator<Item = &'a Row> {
         // Whose it is takes all owner rules: where no row names a team nobody asks.
         let names_team = self.rows.iter().any(|it| !it.team.is_empty());
-        let payer = names_team.then(|| self.owners.payer(holder, at_ms));
+        let payer = names_team.then(|| self.owners.payer(cluster, holder, at_ms));
         let is_of = |named: &str, has: &str| named.is_empty() || named == has;
         self.rows.iter().filter(move |it| {
             it.span.holds_at(at_ms)
@@ -245,6 +245,26 @@ mod tests {
         );
         assert_eq!(of(text, "lab", "jobset:ml/other", "2025-11-01"), []);
         assert_eq!(Targets::default().of("lab", &Holder::default(), 0), []);
+    }
+
+    #[test]
+    fn a_teams_target_is_of_what_the_rules_of_each_cluster_charge_to_it() {
+        let rules = "from,until,kind,key,value,team,cluster\n\
+            2026-01-01,,namespace,,ml,science,\n2026-01-01,,namespace,,ml,vision,prod\n";
+        let text = "from,until,cluster,team,job,measure,least\n\
+            2026-01-01,,,science,,sm_active,0.5\n2026-01-01,,,vision,,sm_active,0.4\n";
+        let owners = Owners::read(rules).expect("a table");
+        let targets = Targets::new(&owners, targets(text).0);
+        let holder = Holder {
+            namespace: "ml".to_owned(),
+            ..Holder::default()
+        };
+        let at_ms = table::moment("2026-11-01").expect("a date");
+        for (cluster, least) in [("lab", 500_000), ("prod", 400_000)] {
+            let found = targets.of(cluster, &holder, at_ms);
+            let found: Vec<_> = found.iter().map(|it| it.least).collect();
+            assert_eq!(found, [least], "{cluster}");
+        }
     }
 
     #[test]

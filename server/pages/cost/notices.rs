@@ -40,11 +40,12 @@ pub(super) fn unpriced(found: &MoneySnapshot) -> Notices {
 
 /// Whose owner is not known, and the line that says whose it is.
 pub(super) fn unowned(found: &MoneySnapshot) -> Notices {
+    let columns = found.rule_columns();
     notices(found.unowned.iter().map(|((cluster, job), it)| {
         let gpus = counted(it.cards.len(), "GPU", "GPUs");
         let notice = Notice {
             what: Name::new(&format!("{job} in {cluster}: {gpus}")),
-            fix: format!("from,until,kind,key,value,team: {}", it.rule),
+            fix: format!("{columns}: {}", it.rule),
         };
         (notice, &it.cards)
     }))

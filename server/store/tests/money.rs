@@ -154,6 +154,21 @@ impl Bench {
 }
 
 both! {
+    async fn a_rule_of_a_cluster_charges_what_was_held_in_that_cluster_alone(bench) {
+        bench.commit(&node_of_eight()).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        for (cluster, is_charged) in [("live", true), ("other", false)] {
+            let owners = format!("from,until,kind,key,value,team,cluster\n2026-01-01,,namespace,,of-a,science,{cluster}\n");
+            let terms = terms(vec![table("owners.csv", "owner rules", &owners)]);
+            assert_eq!(terms.findings, [""; 0]);
+            let found = bench.by_team(&terms).await;
+            let has = found.iter().any(|it| it.0 == "science");
+            assert_eq!(has, is_charged, "{found:?}");
+        }
+    }
+}
+
+both! {
     async fn a_node_is_charged_to_who_held_it_and_costs_what_its_hours_cost(bench) {
         bench.commit(&node_of_eight()).await;
         bench.compute(at(2 * HOUR_S + 90)).await;

@@ -12,6 +12,8 @@ use crate::money::savings::Savings;
 use crate::runs::{KnownRun, RankFacts, Run, RunFacts, RunKey, cost};
 use crate::words::text;
 
+mod owners;
+
 #[tokio::test]
 async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_mends_it() {
     let (status, page) = server().await.get("/cost").await;
