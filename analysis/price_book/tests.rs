@@ -770,10 +770,14 @@ fn an_export_is_summed_by_what_was_billed_and_says_what_it_left_out() {
     assert_eq!(invoice.credits, -2 * whole);
     assert_eq!(invoice.total(), 18_850_000_002);
     let array = format!("[{}]", rows.join(","));
-    assert_eq!(
-        Invoice::read(&array, "2026-10", "USD").total(),
-        invoice.total()
-    );
+    // As they come, and behind the mark of a text in UTF-8.
+    for mark in ["", "\u{feff}"] {
+        for bill in [rows.join("\n"), array.clone()] {
+            let read = Invoice::read(&format!("{mark}{bill}"), "2026-10", "USD");
+            let is_same = (read.rows, read.total()) == (invoice.rows, invoice.total());
+            assert!(is_same, "{mark:?}: {read:?}");
+        }
+    }
 }
 
 #[test]
