@@ -101,6 +101,24 @@ fn gaps_overlaps_and_times_before_the_first_rate_have_no_price_and_say_why() {
 }
 
 #[test]
+fn rows_that_say_the_same_are_one_and_of_any_others_two_at_once_are_no_price() {
+    let rate = "box-8g,here,on_demand,USD,80,8,2026-10-01,,list,a\n";
+    let until = "box-8g,here,on_demand,USD,80,8,2026-10-01,2026-10-11,list,a\n";
+    let discount = "*,*,,10,2026-10-01,\n";
+    let october = ask(Basis::OnDemand, "2026-10-01", "2026-10-11");
+    let same = book(&rate.repeat(3), &discount.repeat(2));
+    assert_eq!(findings(&same), [""; 0]);
+    assert_eq!(stretches(&same, &october), [(10, Ok(72_000_000_000))]);
+    let (price, source) = (rate.replace("80", "81"), rate.replace(",a", ",b"));
+    for other in [until, price.as_str(), source.as_str()] {
+        let two = book(&format!("{rate}{other}"), "");
+        assert_eq!(findings(&two).len(), 1, "{other}");
+        let found = stretches(&two, &october);
+        assert!(found[0].1.is_err(), "{other}: {found:?}");
+    }
+}
+
+#[test]
 fn spot_that_is_not_below_on_demand_is_refused_for_as_long_as_it_holds() {
     let book = book(
         "box-8g,here,on_demand,USD,80,,2026-10-01,,list,a\n\
