@@ -7,6 +7,7 @@ use gpufleet_telemetry::gpu_specs;
 use gpufleet_telemetry::identity::Origin;
 
 use super::{Finding, Look, Looked, Place};
+use crate::money::now::NO_RULE;
 use crate::words::address;
 use crate::words::text::{self, counted};
 
@@ -67,9 +68,9 @@ pub(super) fn owners(look: &Look<'_>) -> Looked {
         .iter()
         .flat_map(|it| it.1.cards.iter().map(move |card| (&it.0.0, card)));
     let gpus = cards.collect::<BTreeSet<_>>().len();
-    let Some((_, largest)) = live.iter().max_by_key(|it| it.1.cards.len()) else {
+    if live.is_empty() {
         return Ok(Vec::new());
-    };
+    }
     let what = format!(
         "{} held by {} without an owner",
         counted(gpus, "GPU is", "GPUs are"),
@@ -79,12 +80,21 @@ pub(super) fn owners(look: &Look<'_>) -> Looked {
         name: format!("{job} in {cluster}"),
         address: None,
     });
-    let rule = text::harmless(&largest.rule, text::TITLE_CHARACTERS);
+    let ruled = live
+        .iter()
+        .filter_map(|it| Some((it.1.cards.len(), it.1.rule.as_ref()?)));
+    let of_largest = ruled.max_by_key(|it| it.0).map(|it| it.1);
     let found = Finding::new(Severity::Warning, "owners", what)
         .missing("Which team pays for them; their cost stands under unowned")
-        .fix("A line of a table of owner rules names the team: cost.tables of the configuration, or gpufleet-server prices import owners.csv. The page Cost has the line for each.")
-        .line(format!("{RULE}\n{rule}"))
         .at(places);
+    let found = match of_largest {
+        Some(rule) => {
+            let rule = text::harmless(rule, text::TITLE_CHARACTERS);
+            found.fix("A line of a table of owner rules names the team: cost.tables of the configuration, or gpufleet-server prices import owners.csv. The page Cost has the line for each.")
+                .line(format!("{RULE}\n{rule}"))
+        }
+        None => found.fix(format!("{NO_RULE}.")),
+    };
     Ok(vec![Finding { gpus, ..found }])
 }
 

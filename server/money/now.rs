@@ -89,13 +89,17 @@ pub struct Unpriced {
 }
 
 /// A holder without an owner.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Unowned {
     /// The GPUs that it has, or has shares of.
     pub cards: BTreeSet<Arc<str>>,
-    /// The row of the table of owner rules that could name its team.
-    pub rule: String,
+    /// The row of the table of owner rules that could name its team; none where nothing is known of it that a rule is of.
+    pub rule: Option<String>,
 }
+
+/// What is missing where no rule can name a holder's team.
+pub const NO_RULE: &str = "No rule can name its team: neither its namespace nor its Slurm account nor its user is known. Of a job of \
+     Slurm's the agent asks the program attribute.scontrol_path; gpufleet-agent doctor on the node says why it was not told";
 
 /// What stands now.
 #[derive(Debug, Default)]
@@ -407,11 +411,11 @@ fn take(
         it.idle.payer = terms.owners.payer(&holder, at.millis());
         if it.idle.payer == Payer::Unowned {
             let job = (Arc::clone(&cluster), holder.job.clone());
-            let unowned = found.unowned.entry(job);
-            let unowned = unowned.or_insert_with(|| Unowned {
-                cards: BTreeSet::new(),
-                rule: rule_for(&holder, at),
-            });
+            let unowned = found.unowned.entry(job).or_default();
+            // Not every node may tell as much of it.
+            if unowned.rule.is_none() {
+                unowned.rule = rule_for(&holder, at);
+            }
             unowned.cards.insert(it.card());
         }
     }
@@ -438,21 +442,54 @@ fn take(
     }
 }
 
-/// The line of the table of owner rules that would name this holder's team.
-fn rule_for(holder: &Holder, at: Timestamp) -> String {
+/// The line of the table of owner rules that would name this holder's team; none where nothing is known that it could
+/// name.
+fn rule_for(holder: &Holder, at: Timestamp) -> Option<String> {
     let date = gpufleet_analysis::table::moment_text(at.millis());
     let date: String = date.chars().take(10).collect();
-    let (kind, value) = match (holder.namespace.as_str(), holder.slurm_account.as_str()) {
-        ("", "") => ("user", holder.user.as_str()),
-        ("", account) => ("slurm_account", account),
-        (namespace, _) => ("namespace", namespace),
-    };
-    format!("{date},,{kind},,{value},TEAM")
+    let known = [
+        ("namespace", holder.namespace.as_str()),
+        ("slurm_account", holder.slurm_account.as_str()),
+        ("user", holder.user.as_str()),
+    ];
+    let (kind, value) = known.into_iter().find(|it| !it.1.is_empty())?;
+    let mut rule = String::new();
+    gpufleet_analysis::table::write(&mut rule, &[&date, "", kind, "", value, "TEAM"]);
+    Some(rule.trim_end().to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::owner::Owners;
+
     use super::*;
+
+    #[test]
+    fn the_rule_for_a_holder_can_be_imported_and_there_is_none_where_nothing_is_known_of_it() {
+        let at = Timestamp::from_seconds(1_790_000_000);
+        let holder = |namespace: &str, slurm_account: &str, user: &str| Holder {
+            job: "slurm:77".to_owned(),
+            namespace: namespace.to_owned(),
+            slurm_account: slurm_account.to_owned(),
+            user: user.to_owned(),
+            ..Holder::default()
+        };
+        for (namespace, account, user) in [
+            ("ml", "a", "u"),
+            ("", "a", "u"),
+            ("", "", "u"),
+            ("", "", "a,\"b\""),
+        ] {
+            let holder = holder(namespace, account, user);
+            let rule = rule_for(&holder, at).expect("something is known");
+            let table = format!("from,until,kind,key,value,team\n{rule}\n");
+            let owners = Owners::read(&table).expect("a table");
+            assert_eq!(owners.findings, [""; 0], "{rule}");
+            let payer = owners.payer(&holder, at.millis());
+            assert_eq!(payer, Payer::Team("TEAM".to_owned()), "{rule}");
+        }
+        assert_eq!(rule_for(&holder("", "", ""), at), None);
+    }
 
     #[test]
     fn what_shares_leave_of_their_card_is_the_rest_of_it() {

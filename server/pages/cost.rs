@@ -278,7 +278,10 @@ fn unowned(found: &now::MoneySnapshot) -> Vec<Notice> {
         let gpus = text::counted(it.cards.len(), "GPU", "GPUs");
         Notice {
             what: Name::new(&format!("{job} in {cluster}: {gpus}")),
-            fix: format!("from,until,kind,key,value,team: {}", it.rule),
+            fix: match &it.rule {
+                Some(rule) => format!("from,until,kind,key,value,team: {rule}"),
+                None => now::NO_RULE.to_owned(),
+            },
         }
     });
     unowned.take(MAX_ROWS).collect()
