@@ -260,6 +260,7 @@ fn budget(fields: &[String], currency: &str) -> Result<Budget, String> {
     if team.is_empty() {
         return Err("`team` is empty".to_owned());
     }
+    owner::check_team(team)?;
     let amount = money::parse(amount).map_err(|error| format!("`{amount}` {error}"))?;
     if amount < 0 {
         return Err("a budget is not below 0".to_owned());
@@ -348,7 +349,7 @@ mod tests {
             2026-01-01,2026-11-01,science,100,USD\n\
             2026-11-01,,science,250.5,USD\n\
             2026-01-01,,robots,7,EUR\nsoon,,a,1,USD\n2026-01-01,,,1,USD\n2026-01-01,,a,-1,USD\n\
-            2026-02-01,2026-01-01,a,1,USD\n";
+            2026-02-01,2026-01-01,a,1,USD\n2026-01-01,,unowned,1,USD\n";
         let (found, findings) = budgets(text, "USD");
         let at = |month| budgets_at(&found, None, table::moment(month).expect("a date"));
         assert_eq!(at("2026-10-01")["science"], 100_000_000_000);
@@ -360,6 +361,7 @@ mod tests {
             "line 6: `team` is empty",
             "line 7: a budget is not below 0",
             "line 8: it ends before it begins",
+            "line 9: no team can be called `unowned`: reports show under that name what is nobody's",
         ];
         assert_eq!(findings, expected);
     }
