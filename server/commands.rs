@@ -158,7 +158,10 @@ async fn report(
     let invoice = invoice.transpose()?;
     let specs = Specs::with(&config.gpu.peaks)?;
     let days = report::read(store, &specs, &asked).await?;
-    Ok(report::render(&asked, &days, &terms, invoice.as_ref(), now))
+    let rendered = report::render(&asked, &days, &terms, invoice.as_ref(), now);
+    // Beside the file that the rows go into; who closed it does not want it.
+    let _ = std::io::stderr().write_all(report::told::lines(&rendered.told).as_bytes());
+    Ok(rendered.text)
 }
 
 /// The rows of a billing export that are of a month's invoice. A file without any is refused.
