@@ -26,6 +26,8 @@ pub mod terms;
 
 mod shipped;
 
+pub mod strangers;
+
 pub mod import;
 
 pub mod month;

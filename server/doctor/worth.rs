@@ -8,6 +8,7 @@ use gpufleet_telemetry::identity::Origin;
 
 use super::{Finding, Look, Looked, Place};
 use crate::money::now::NO_RULE;
+use crate::money::strangers::{Stranger, Table};
 use crate::words::address;
 use crate::words::text::{self, counted};
 
@@ -109,22 +110,31 @@ pub(super) fn tables(look: &Look<'_>) -> Looked {
             .fix("Mend the line; the tables are read again when they change.")
     };
     let is_known = |cluster: &str| look.view.cluster(cluster).next().is_some();
-    let strangers = terms.targets.strangers(is_known, look.at.millis());
-    let strangers = strangers.iter().enumerate();
-    let stranger = |(number, (said, is_perhaps)): (usize, &(String, bool))| {
-        let severity = match is_perhaps {
-            true => Severity::Info,
-            false => Severity::Warning,
-        };
-        let what = text::harmless(said, text::TITLE_CHARACTERS);
-        Finding::new(severity, format!("targets-{number}"), what)
-            .missing("What that time is held to: another row, else what is shipped")
-            .fix("Write the cluster as its agents do and the team as the owner rules or the label have it, or take the row out.")
+    let mut all: Vec<Finding> = findings.map(finding).collect();
+    let strangers = terms.strangers(is_known, look.at.millis());
+    for of_table in strangers.chunk_by(|one, other| one.table == other.table) {
+        all.extend(of_table.iter().enumerate().map(stranger));
+    }
+    Ok(all)
+}
+
+/// A team or a cluster in a row of a table that nobody is known to be, the so many of the table.
+fn stranger((number, it): (usize, &Stranger)) -> Finding {
+    let severity = match it.is_perhaps {
+        true => Severity::Info,
+        false => Severity::Warning,
     };
-    Ok(findings
-        .map(finding)
-        .chain(strangers.map(stranger))
-        .collect())
+    let missing = match it.table {
+        Table::Targets => "What that time is held to: another row, else what is shipped",
+        Table::Budgets => "Whether the team that is meant spends more than it may",
+        Table::Quotas => "Whether the team that is meant holds more than it may",
+        Table::Idle => "Who bears what was free: another row, else the platform",
+    };
+    let what = text::harmless(&it.said, text::TITLE_CHARACTERS);
+    let id = it.table.name().replace(' ', "_");
+    Finding::new(severity, format!("{id}-{number}"), what)
+        .missing(missing)
+        .fix("Write the cluster as its agents do and the team as the owner rules or the label have it, or take the row out.")
 }
 
 /// Months whose money in tables is not all of it.

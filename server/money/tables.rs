@@ -171,7 +171,12 @@ impl Span {
     }
 
     fn holds_at(self, at_ms: i64) -> bool {
-        self.from_ms <= at_ms && self.until_ms.is_none_or(|until| at_ms < until)
+        self.from_ms <= at_ms && self.ends_after(at_ms)
+    }
+
+    /// Whether it is not over at a moment; it may not have begun.
+    fn ends_after(self, at_ms: i64) -> bool {
+        self.until_ms.is_none_or(|until| at_ms < until)
     }
 
     /// From when on it counts where months go by what holds at their first moment, in words; none where it begins with one.
@@ -228,6 +233,14 @@ pub struct Budget {
     pub cluster: String,
     team: String,
     amount: i64,
+}
+
+impl Budget {
+    /// The cluster and the team that it names, of which the first may be empty; none where it is over.
+    pub(in crate::money) fn named(&self, at_ms: i64) -> Option<[&str; 2]> {
+        let named = [self.cluster.as_str(), self.team.as_str()];
+        self.span.ends_after(at_ms).then_some(named)
+    }
 }
 
 /// Reads a table of budgets; what cannot be used is told.

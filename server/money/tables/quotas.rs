@@ -20,6 +20,14 @@ pub struct Quota {
     gpus: i64,
 }
 
+impl Quota {
+    /// The cluster and the team that it names, of which the first may be empty; none where it is over.
+    pub(in crate::money) fn named(&self, at_ms: i64) -> Option<[&str; 2]> {
+        let named = [self.cluster.as_str(), self.team.as_str()];
+        self.span.ends_after(at_ms).then_some(named)
+    }
+}
+
 /// Reads a table of quotas; what cannot be used is told.
 pub fn quotas(text: &str) -> (Vec<Quota>, Vec<String>) {
     let rows = match table::read(text, &QUOTAS) {
