@@ -460,8 +460,6 @@ fn rule_for(holder: &Holder, at: Timestamp) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_analysis::owner::Owners;
-
     use super::*;
 
     #[test]
@@ -474,16 +472,12 @@ mod tests {
             user: user.to_owned(),
             ..Holder::default()
         };
-        for (namespace, account, user) in [
-            ("ml", "a", "u"),
-            ("", "a", "u"),
-            ("", "", "u"),
-            ("", "", "a,\"b\""),
-        ] {
+        let known = [["ml", "a", "u"], ["", "a", "u"], ["", "", "a,\"b\""]];
+        for [namespace, account, user] in known {
             let holder = holder(namespace, account, user);
             let rule = rule_for(&holder, at).expect("something is known");
             let table = format!("from,until,kind,key,value,team\n{rule}\n");
-            let owners = Owners::read(&table).expect("a table");
+            let owners = gpufleet_analysis::owner::Owners::read(&table).expect("a table");
             assert_eq!(owners.findings, [""; 0], "{rule}");
             let payer = owners.payer(&holder, at.millis());
             assert_eq!(payer, Payer::Team("TEAM".to_owned()), "{rule}");
