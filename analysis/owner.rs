@@ -5,7 +5,8 @@
 //! order of the table; the first that holds at the time and matches says the team. So a namespace that two clusters
 //! have can be two teams'. A rule with the value `*` matches every value and, with an
 //! empty team, names the team by the value itself. Without a match it is the owner that whoever told
-//! of the holder named, else the owner is not known and shown so. An idle policy ([`idle`]) says per pool who bears what was free; without one it is the platform.
+//! of the holder named, else the owner is not known and shown so. A team that a value names as what is nobody's is shown
+//! (`nobody`, `unowned`) is `team:nobody`. An idle policy ([`idle`]) says per pool who bears what was free; without one it is the platform.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -123,6 +124,22 @@ pub const COLUMNS_OF_CLUSTERS: [&str; 7] =
 /// The team that runs what nobody answers for.
 pub const PLATFORM: &str = "platform";
 
+/// What no team can be called: what is nobody's is shown so.
+const NOBODYS: [&str; 2] = ["nobody", "unowned"];
+
+/// Refuses a team of a table that is called as what is nobody's.
+///
+/// # Errors
+/// With why, when it is.
+pub fn check_team(team: &str) -> Result<(), String> {
+    match NOBODYS.contains(&team) {
+        true => Err(format!(
+            "no team can be called `{team}`: reports show under that name what is nobody's"
+        )),
+        false => Ok(()),
+    }
+}
+
 impl Kind {
     const ALL: [(Self, &str); 6] = [
         (Self::PodLabel, "pod_label"),
@@ -143,6 +160,15 @@ impl Payer {
             Self::Nobody => "nobody",
         }
     }
+
+    /// The team of a name that a table, a label, a user or the like has. Where what is nobody's is shown under that, such as of
+    /// a process of the user `nobody`, the team is `team:nobody`.
+    pub(crate) fn team(name: &str) -> Self {
+        Self::Team(match check_team(name) {
+            Ok(()) => name.to_owned(),
+            Err(_) => format!("team:{name}"),
+        })
+    }
 }
 
 /// Whether a team can be one that pays.
@@ -159,6 +185,9 @@ pub enum Named {
 impl Owners {
     /// Whether a rule that holds now, or will, names this team.
     pub fn names(&self, team: &str, at_ms: i64) -> Named {
+        if check_team(team).is_err() {
+            return Named::No;
+        }
         let holds = |it: &&Rule| it.until_ms.is_none_or(|until| at_ms < until);
         let mut perhaps = Named::No;
         for rule in self.rules.iter().filter(holds) {
@@ -228,7 +257,7 @@ impl Owners {
         let team = rules.find_map(|it| it.team_of(holder, at_ms));
         let told = Some(holder.owner.as_str()).filter(|it| !it.is_empty());
         let team = team.or(told);
-        team.map_or(Payer::Unowned, |team| Payer::Team(team.to_owned()))
+        team.map_or(Payer::Unowned, Payer::team)
     }
 
     /// The moments at which a rule or a policy begins or ends.
@@ -295,6 +324,7 @@ fn rule(fields: &[String]) -> Result<Rule, String> {
     if value.is_empty() || (team.is_empty() && value != "*") {
         return Err("it needs a value and a team, or the value `*`".to_owned());
     }
+    check_team(team)?;
     let (from_ms, until_ms) = table::span(from, until).map_err(|why| why.to_string())?;
     Ok(Rule {
         from_ms,
@@ -343,6 +373,9 @@ mod tests {
         assert_eq!(payer(&holder, "2026-10-11"), "ada");
         assert_eq!(payer(&holder, "2025-10-11"), "unowned");
         assert_eq!(payer(&Holder::default(), "2026-10-11"), "unowned");
+        holder.user = "unowned".to_owned();
+        assert_eq!(payer(&holder, "2026-10-11"), "team:unowned");
+        holder.user = "ada".to_owned();
         holder.owner = "robots".to_owned();
         assert_eq!(payer(&holder, "2025-10-11"), "robots", "no rule says it");
         assert_eq!(payer(&holder, "2026-10-11"), "ada", "a rule does");
@@ -427,6 +460,10 @@ mod tests {
             (
                 "2026-01-01,,user,,ada,",
                 "it needs a value and a team, or the value `*`",
+            ),
+            (
+                "2026-01-01,,user,,ada,nobody",
+                "no team can be called `nobody`: reports show under that name what is nobody's",
             ),
         ] {
             let text = format!("from,until,kind,key,value,team\n{row}\n");

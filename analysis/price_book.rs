@@ -1,8 +1,8 @@
 //! What a node costs an hour, when, where and on what terms; and why it has no price.
 //!
 //! Method. A *series* is the rates of one machine type, region and basis. A rate holds from its date until its end, without
-//! one until the next of its series begins. At a moment exactly one rate must hold: none is a gap, two are an overlap, and
-//! both are [`Unpriced`]. Nothing is carried over from another region, basis or date. A Spot rate that is not below the
+//! one until the next of its series begins. At a moment exactly one rate must hold: none is a gap, two are an overlap (rows
+//! that say the same are one), and both are [`Unpriced`]. Nothing is carried over from another region, basis or date. A Spot rate that is not below the
 //! on-demand rate of its time is refused. A host without GPUs of its own (`n1-standard-16`) costs its own rate and that of
 //! each GPU added to it (`n1+nvidia-tesla-t4`). A negotiated discount is taken off the list rate and rounded once to the
 //! nano-unit; two discounts on one rate are no price.

@@ -74,6 +74,14 @@ pub struct Report<'a> {
     pub findings: Vec<String>,
 }
 
+impl Report<'_> {
+    /// What of it did not fit together, one sentence each.
+    pub fn notes(&self) -> impl Iterator<Item = String> {
+        let notes = self.chargeback.notes.iter();
+        notes.map(|(note, times)| format!("{note} ({times} times)"))
+    }
+}
+
 /// GPU-hours of GPU-milliseconds, to the microhour.
 pub fn hours(gpu_millis: i64) -> String {
     let micros = ratio(gpu_millis.into(), 1_000, 3_600).unwrap_or(0);

@@ -54,7 +54,7 @@ pub struct TableRow {
 /// # Errors
 /// When a column is missing or unknown, a row has too few or too many fields, or there are too many.
 pub fn read(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, TableError> {
-    let mut records = records(text).into_iter();
+    let mut records = records(text, usize::MAX).into_iter();
     let header = records.next().ok_or(TableError::Empty)?;
     if let Some(unknown) = header
         .fields
@@ -109,8 +109,14 @@ pub fn read_without_last(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, 
     }
 }
 
-/// Every record of the text, the header among them; empty lines and comments are left out.
-fn records(text: &str) -> Vec<TableRow> {
+/// The names of its columns in their order, without spaces and quotes around them; none of a text that has no header.
+pub fn columns(text: &str) -> Vec<String> {
+    let header = records(text, 1).into_iter().next();
+    header.map(|it| it.fields).unwrap_or_default()
+}
+
+/// The first so many records of the text, the header among them; empty lines and comments are left out.
+fn records(text: &str, most: usize) -> Vec<TableRow> {
     let mut records = Vec::new();
     let (mut line, mut begun) = (1, 1);
     let (mut fields, mut field) = (Vec::new(), String::new());
@@ -137,7 +143,7 @@ fn records(text: &str) -> Vec<TableRow> {
                 was_quoted = false;
                 line += 1;
                 begun = line;
-                if letter.is_none() {
+                if letter.is_none() || records.len() == most {
                     return records;
                 }
             }
@@ -317,6 +323,14 @@ mod tests {
             expected,
         };
         check("a,b\n1,2,3\n", error);
+    }
+
+    #[test]
+    fn the_columns_are_those_of_the_header_quoted_or_not() {
+        for text in ["# mine\n\n a, b\r\n1,\"2", "\"a\",\"b\"\n", "a,b"] {
+            assert_eq!(columns(text), ["a", "b"], "{text}");
+        }
+        assert_eq!(columns("# only\n"), [""; 0]);
     }
 
     #[test]

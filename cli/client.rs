@@ -38,6 +38,8 @@ use pieces::Cut;
 const MAX_BODY_BYTES: usize = 64 << 20;
 /// How long one answer may take, and a report until it begins: the server gives up on a report after two minutes.
 const DEADLINE: Duration = Duration::from_secs(130);
+/// The header in which the server says what is missing in a report that is rows alone.
+const FINDINGS: &str = "gpufleet-findings";
 
 /// A connection to the server, for one question after another.
 type Connection = SendRequest<Full<Bytes>>;
@@ -168,17 +170,29 @@ impl Client {
         }
     }
 
-    /// The answer to a GET there, or to a POST of what is sent, as it is.
-    pub(crate) fn text(&self, path: &str, sent: Option<Bytes>) -> Result<String, Refusal> {
-        match self.send(path, sent)? {
-            (StatusCode::OK, body) => Ok(String::from_utf8_lossy(&body).into_owned()),
-            (status, body) => Err(self.refused(status, &body)),
+    /// The answer to a GET there, or to a POST of what is sent, as it is; and its header [`FINDINGS`].
+    pub(crate) fn text(
+        &self,
+        path: &str,
+        sent: Option<Bytes>,
+    ) -> Result<(String, Option<String>), Refusal> {
+        let exchange = async {
+            let (connection, answer) = self.asked(path, sent).await?;
+            let findings = findings(&answer);
+            let whole = self.whole(connection, answer).await;
+            whole.map(|whole| (whole, findings))
+        };
+        match self.runtime.block_on(self.in_time(exchange))? {
+            ((StatusCode::OK, body), findings) => {
+                Ok((String::from_utf8_lossy(&body).into_owned(), findings))
+            }
+            ((status, body), _) => Err(self.refused(status, &body)),
         }
     }
 
     /// Writes the answer to a GET there as it is and as it comes: a report is no JSON, and may be of any length. Where it
-    /// breaks off, what came of it is written.
-    pub(crate) fn copy(&self, path: &str, out: &mut dyn Write) -> Result<(), Refusal> {
+    /// breaks off, what came of it is written. Its header [`FINDINGS`], where it has one.
+    pub(crate) fn copy(&self, path: &str, out: &mut dyn Write) -> Result<Option<String>, Refusal> {
         self.runtime.block_on(async {
             let (connection, answer) = self.in_time(self.asked(path, None)).await?;
             if answer.status() != StatusCode::OK {
@@ -186,9 +200,9 @@ impl Client {
                 return Err(self.refused(status, &body));
             }
             self.waiting.is_over();
-            let is_packed = is_packed(&answer);
+            let (is_packed, findings) = (is_packed(&answer), findings(&answer));
             let copied = pieces::copy(answer.into_body(), is_packed, out).await;
-            copied.map_err(|cut| match cut {
+            copied.map(|()| findings).map_err(|cut| match cut {
                 Cut::Came(why) => self.broken_off(why),
                 Cut::Written(error) => Refusal::Unwritten(error),
             })
@@ -362,6 +376,11 @@ async fn opened(
     // It ends with the runtime at the latest.
     tokio::spawn(connection);
     Ok(sender)
+}
+
+fn findings(answer: &Response<Incoming>) -> Option<String> {
+    let said = answer.headers().get(FINDINGS)?.to_str().ok();
+    said.map(str::to_owned)
 }
 
 fn is_packed(answer: &Response<Incoming>) -> bool {

@@ -215,7 +215,8 @@ fn answer(arguments: &Arguments) -> anyhow::Result<Option<Answer>> {
         Command::Channels => tell::channels(&client),
         Command::Notify(tell::Notify::Test(tested)) => tell::test(&client, tested),
         Command::Report(report) => {
-            return report::answer(&client, report, arguments.json, &mut io::stdout());
+            let (mut out, mut beside) = (io::stdout(), io::stderr());
+            return report::answer(&client, report, arguments.json, (&mut out, &mut beside));
         }
     };
     answer.map(Some)

@@ -99,19 +99,20 @@ enum Form {
     Focus,
 }
 
-/// Writes the report as it comes, or says whether the month adds up. `--json` is the same as `--format json`.
+/// Writes the report as it comes, or says whether the month adds up; and what is missing in it to `beside`, where it is
+/// rows alone. `--json` is the same as `--format json`.
 pub(crate) fn answer(
     client: &Client,
     report: &Report,
     json: bool,
-    out: &mut dyn Write,
+    (out, beside): (&mut dyn Write, &mut dyn Write),
 ) -> anyhow::Result<Option<Answer>> {
     let format = match json {
         true => Some(Form::Json),
         false => report.format,
     };
     if report.what == What::Reconcile {
-        return reconcile(client, report, format).map(Some);
+        return reconcile(client, report, format, beside).map(Some);
     }
     anyhow::ensure!(
         report.invoice.is_none(),
@@ -127,12 +128,44 @@ pub(crate) fn answer(
         ("basis", report.basis.asked()),
         ("focus_version", report.focus_version.as_deref()),
     ]);
-    client.copy(&ask::with_query(&format!("/reports/{what}"), &query), out)?;
+    let told = client.copy(&ask::with_query(&format!("/reports/{what}"), &query), out)?;
+    tell(told.as_deref(), beside);
     Ok(None)
 }
 
+/// Says what the server says beside a report. That nobody reads it is no error.
+fn tell(told: Option<&str>, beside: &mut dyn Write) {
+    let lines = told.map(findings).unwrap_or_default();
+    let _ = beside.write_all(lines.as_bytes());
+}
+
+/// The header of a report that is rows alone, in lines.
+fn findings(header: &str) -> String {
+    let told: Value = serde_json::from_str(header).unwrap_or(Value::Null);
+    let said = told["said"].as_array().map_or(&[][..], Vec::as_slice);
+    let count = told["count"].as_u64();
+    let more = count.map(|it| it.saturating_sub(said.len() as u64));
+    let more = match more {
+        Some(0) => None,
+        Some(more) => Some(format!(
+            "and {more} findings more: --format json has them all"
+        )),
+        None => Some(
+            "what the server says is missing in it cannot be read here: --format json has it"
+                .to_owned(),
+        ),
+    };
+    let said = said.iter().map(words::text).chain(more);
+    said.map(|it| format!("gpufleet: {it}\n")).collect()
+}
+
 /// Whether the month adds up; it is bad news where it does not, as far as the answer is one that is read here.
-fn reconcile(client: &Client, report: &Report, format: Option<Form>) -> anyhow::Result<Answer> {
+fn reconcile(
+    client: &Client,
+    report: &Report,
+    format: Option<Form>,
+    beside: &mut dyn Write,
+) -> anyhow::Result<Answer> {
     anyhow::ensure!(
         report.by.is_none() && report.focus_version.is_none() && report.basis == Basis::FullyLoaded,
         "reconcile is of all that whole machines cost: it takes --month, --cluster, --format and --invoice, not --by, --basis or --focus-version"
@@ -145,7 +178,8 @@ fn reconcile(client: &Client, report: &Report, format: Option<Form>) -> anyhow::
     ]);
     let bill = report.invoice.as_deref().map(bill).transpose()?;
     let has_bill = bill.is_some();
-    let text = client.text(&ask::with_query("/reports/reconcile", &query), bill)?;
+    let (text, told) = client.text(&ask::with_query("/reports/reconcile", &query), bill)?;
+    tell(told.as_deref(), beside);
     let json: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
     let is_read = !json.is_null();
     Ok(Answer {
@@ -248,6 +282,25 @@ mod tests {
         assert_eq!(told, expected);
         let without = table(&answer(true, false), false);
         assert!(without.contains("--invoice FILE"), "{without}");
+    }
+
+    #[test]
+    fn what_is_missing_in_rows_is_told_in_lines_beside_them() {
+        let told = |header: &str| {
+            let mut beside: Vec<u8> = Vec::new();
+            tell(Some(header), &mut beside);
+            String::from_utf8(beside).expect("a text")
+        };
+        assert_eq!(
+            told(r#"{"count":3,"said":["prod: a day\u001b is missing","b"]}"#),
+            "gpufleet: prod: a day  is missing\ngpufleet: b\n\
+             gpufleet: and 1 findings more: --format json has them all\n"
+        );
+        assert_eq!(told(r#"{"count":1,"said":["b"]}"#), "gpufleet: b\n");
+        assert!(told("3 findings").contains("cannot be read here"));
+        let mut beside: Vec<u8> = Vec::new();
+        tell(None, &mut beside);
+        assert_eq!(beside, b"");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! They read the same configuration and open the same database as the server that runs; they make none,
 //! and refuse one that no server of this version has used yet.
 
+use std::collections::HashSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -157,7 +158,10 @@ async fn report(
     let invoice = invoice.transpose()?;
     let specs = Specs::with(&config.gpu.peaks)?;
     let days = report::read(store, &specs, &asked).await?;
-    Ok(report::render(&asked, &days, &terms, invoice.as_ref(), now))
+    let rendered = report::render(&asked, &days, &terms, invoice.as_ref(), now);
+    // Beside the file that the rows go into; who closed it does not want it.
+    let _ = std::io::stderr().write_all(report::told::lines(&rendered.told).as_bytes());
+    Ok(rendered.text)
 }
 
 /// The rows of a billing export that are of a month's invoice. A file without any is refused.
@@ -285,7 +289,7 @@ fn told(all: &[AuditEntry]) -> String {
 
 /// Tables from files: each CSV is one, and the pages of the catalog's JSON are one of rates together, in the currency of what
 /// is there already and of the machine types that are known with it. It has what is kept under its name of other times too,
-/// because an answer is of today alone.
+/// because an answer is of today alone. Two tables of one name are refused.
 fn tables_of(
     files: &[PathBuf],
     sources: &Sources,
@@ -324,6 +328,14 @@ fn tables_of(
             );
         }
         found.push(table(named, rates, now)?);
+    }
+    let mut names = HashSet::new();
+    if let Some(twice) = found.iter().find(|it| !names.insert(it.name.as_str())) {
+        bail!(
+            "two of these files are called {}, and a table is kept under the name of its file, so that one would take the \
+             place of the other: rename one of them. Nothing was kept",
+            twice.name
+        );
     }
     Ok(found)
 }

@@ -27,6 +27,8 @@ pub mod terms;
 
 mod shipped;
 
+pub mod strangers;
+
 pub mod import;
 
 pub mod month;
@@ -42,6 +44,8 @@ pub mod digest;
 pub mod now;
 
 pub mod covered;
+
+pub mod rule;
 
 pub mod payer;
 

@@ -185,7 +185,7 @@ impl<'a> Maker<'a> {
             "" => PLATFORM,
             team => team,
         };
-        let payer = Payer::Team(team.to_owned());
+        let payer = Payer::team(team);
         let payer = index_of(&payer, &mut self.payer_of, &mut self.made.payers);
         let tariff = index_of(&unused.tariff, &mut self.tariff_of, &mut self.made.tariffs);
         let key = (unused.machine_type.clone(), unused.region.clone(), tariff);

@@ -33,6 +33,33 @@ fn lines(made: &Chargeback) -> Vec<(String, State, i64, i128)> {
 }
 
 #[test]
+fn a_team_that_is_called_nobody_is_not_summed_with_what_nobody_held() {
+    let mut fleet = fleet(1);
+    "nobody".clone_into(&mut fleet.holders[0].user);
+    let parts = [
+        part(Some(0), State::ActiveUnrated, HOUR / 4),
+        part(None, State::Unallocated, HOUR / 4 * 3),
+    ];
+    let (book, periods) = (book(RATES, ""), [period(0, 0, &parts)]);
+    let rules = "from,until,kind,key,value,team\n2026-01-01,,user,,*,\n";
+    let made = chargeback(&Asked {
+        detail: Detail::Nodes,
+        from_ms: FIRST_HOUR * HOUR,
+        until_ms: (FIRST_HOUR + 744) * HOUR,
+        now_ms: i64::MAX,
+        fleet: &fleet,
+        periods: &periods,
+        book: &book,
+        commitments: book.commitments(),
+        owners: &Owners::read(rules).expect("a table"),
+    });
+    let grouped = made.grouped(&fleet, &[By::Team]);
+    let costs = grouped.iter().map(|it| (it.words[0].as_str(), it.sum.cost));
+    let expected = [("nobody", 60 * USD), ("team:nobody", 20 * USD)];
+    assert_eq!(costs.collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn a_whole_hour_at_one_rate_costs_that_rate_and_each_line_its_part_of_it() {
     let parts = [
         part(Some(0), State::ActiveUnrated, HOUR / 2),

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Owners, PLATFORM, is_within};
+use super::{Owners, PLATFORM, check_team, is_within};
 use crate::table::{self, TableError};
 
 /// Columns of the table of idle policies.
@@ -128,6 +128,7 @@ fn policy(fields: &[String]) -> Result<IdlePolicy, String> {
     if pool.is_empty() {
         return Err("`pool` is empty: `*` is every one".to_owned());
     }
+    check_team(team)?;
     let to = match (borne_by.as_str(), team.as_str(), gpus.as_str()) {
         ("platform", "", "") => IdleTo::Platform,
         ("use", "", "") => IdleTo::Use,
@@ -256,6 +257,10 @@ mod tests {
             (
                 "2026-01-01,,prod,quota,,8",
                 "`quota` names a team and its GPUs",
+            ),
+            (
+                "2026-01-01,,prod,owner,unowned,",
+                "no team can be called `unowned`: reports show under that name what is nobody's",
             ),
         ] {
             let owners = read(row);

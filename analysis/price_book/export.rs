@@ -331,6 +331,8 @@ impl Invoice {
             Ok(row) => read.push(row),
             Err(why) => invoice.leave_out(&format!("not a row of an export: {why}")),
         };
+        // Some programs say with a mark before it that a text is in UTF-8.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let trimmed = text.trim_start();
         if trimmed.starts_with('[') {
             let row = |it| serde_json::from_str(it).map_err(|error| without_place(&error));

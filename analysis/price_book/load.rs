@@ -1,4 +1,7 @@
-//! Reading a price book from tables: every row that cannot be used is named, with the reason.
+//! Reading a price book from tables: every row that cannot be used is named, with the reason. Rows of rates or discounts
+//! that say the same are one: a table that is kept under two names contradicts nothing.
+
+use std::collections::HashSet;
 
 use super::finding::{Finding, Place, Problem};
 use super::{Basis, Book, Commitment, Discount, MAX_GPUS, Machine, Quality, Rate};
@@ -118,6 +121,7 @@ impl Book {
         book.rows(&tables.commitments, committed, Self::add_commitment);
         for rates in book.rates.values_mut() {
             rates.sort_by(|a, b| (a.from_ms, &a.place).cmp(&(b.from_ms, &b.place)));
+            take_once(rates);
             close(rates);
         }
         book.check_series();
@@ -251,7 +255,7 @@ impl Book {
             return Err(field("percent_off", percent, why));
         }
         let (from_ms, until_ms) = span(from, until)?;
-        self.discounts.push(Discount {
+        let discount = Discount {
             machine_type: machine_type.to_owned(),
             region: region.to_owned(),
             basis,
@@ -259,7 +263,10 @@ impl Book {
             from_ms,
             until_ms,
             place: place.clone(),
-        });
+        };
+        if !self.discounts.iter().any(|it| it.says(&discount)) {
+            self.discounts.push(discount);
+        }
         Ok(())
     }
 
@@ -399,6 +406,16 @@ impl Rate {
     }
 }
 
+impl Discount {
+    /// Whether its row says the same as another.
+    fn says(&self, other: &Self) -> bool {
+        let words = |it: &Self| (it.basis, it.millionths, it.from_ms, it.until_ms);
+        words(self) == words(other)
+            && self.machine_type == other.machine_type
+            && self.region == other.region
+    }
+}
+
 impl Commitment {
     /// Whether another row is of the same commitment at the same time, so that both together would count twice. Rows of
     /// two clusters are the parts that each has of it.
@@ -410,6 +427,15 @@ impl Commitment {
             && self.from_ms < other.until_ms
             && other.from_ms < self.until_ms
     }
+}
+
+/// Keeps of rates of a series whose rows say the same the first.
+fn take_once(rates: &mut Vec<Rate>) {
+    let mut known = HashSet::new();
+    rates.retain(|it| {
+        let prices = (it.hour, it.gpu_hour, it.from_ms, it.until_ms);
+        known.insert((prices, it.quality, it.source.clone()))
+    });
 }
 
 /// Says of each rate of a series, in the order of time, until when it holds.

@@ -101,6 +101,24 @@ fn gaps_overlaps_and_times_before_the_first_rate_have_no_price_and_say_why() {
 }
 
 #[test]
+fn rows_that_say_the_same_are_one_and_of_any_others_two_at_once_are_no_price() {
+    let rate = "box-8g,here,on_demand,USD,80,8,2026-10-01,,list,a\n";
+    let until = "box-8g,here,on_demand,USD,80,8,2026-10-01,2026-10-11,list,a\n";
+    let discount = "*,*,,10,2026-10-01,\n";
+    let october = ask(Basis::OnDemand, "2026-10-01", "2026-10-11");
+    let same = book(&rate.repeat(3), &discount.repeat(2));
+    assert_eq!(findings(&same), [""; 0]);
+    assert_eq!(stretches(&same, &october), [(10, Ok(72_000_000_000))]);
+    let (price, source) = (rate.replace("80", "81"), rate.replace(",a", ",b"));
+    for other in [until, price.as_str(), source.as_str()] {
+        let two = book(&format!("{rate}{other}"), "");
+        assert_eq!(findings(&two).len(), 1, "{other}");
+        let found = stretches(&two, &october);
+        assert!(found[0].1.is_err(), "{other}: {found:?}");
+    }
+}
+
+#[test]
 fn spot_that_is_not_below_on_demand_is_refused_for_as_long_as_it_holds() {
     let book = book(
         "box-8g,here,on_demand,USD,80,,2026-10-01,,list,a\n\
@@ -793,10 +811,14 @@ fn an_export_is_summed_by_what_was_billed_and_says_what_it_left_out() {
     assert_eq!(invoice.credits, -2 * whole);
     assert_eq!(invoice.total(), 18_850_000_002);
     let array = format!("[{}]", rows.join(","));
-    assert_eq!(
-        Invoice::read(&array, "2026-10", "USD").total(),
-        invoice.total()
-    );
+    // As they come, and behind the mark of a text in UTF-8.
+    for mark in ["", "\u{feff}"] {
+        for bill in [rows.join("\n"), array.clone()] {
+            let read = Invoice::read(&format!("{mark}{bill}"), "2026-10", "USD");
+            let is_same = (read.rows, read.total()) == (invoice.rows, invoice.total());
+            assert!(is_same, "{mark:?}: {read:?}");
+        }
+    }
 }
 
 #[test]

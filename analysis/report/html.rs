@@ -118,8 +118,6 @@ pub fn html(report: &Report<'_>) -> String {
     let groups = made.grouped(report.fleet, &report.by);
     let is_off = report.reconciled.as_ref().is_some_and(|it| it.is_off());
     let (days, day_most) = days(report);
-    let notes = made.notes.iter();
-    let notes = notes.map(|(note, times)| format!("{note} ({times} times)"));
     let whole = made.whole();
     let columns = groups::Columns::of(&whole.sum);
     let page = Page {
@@ -177,7 +175,7 @@ pub fn html(report: &Report<'_>) -> String {
         spot: terms::spot(report),
         spot_notes: terms::spot_notes(report),
         commitments: terms::commitments(report),
-        notes: listed(notes),
+        notes: listed(report.notes()),
         findings: listed(report.findings.iter().cloned()),
     };
     page.render().expect("writing into a text does not fail")

@@ -101,6 +101,22 @@ fn a_report_that_is_longer_than_what_is_kept_is_written_whole() {
 }
 
 #[test]
+fn what_the_server_says_beside_a_report_comes_with_it() {
+    let said = r#"{"count":1,"said":["a day is missing"]}"#;
+    let status = format!("200 OK\r\ngpufleet-findings: {said}");
+    let client = || answered(&status, b"a,b\n".to_vec(), 4).1;
+    let mut out: Vec<u8> = Vec::new();
+    let copied = client().copy("/reports/chargeback", &mut out);
+    assert_eq!(copied.expect("it came").as_deref(), Some(said));
+    let (text, told) = client().text("/reports/reconcile", None).expect("it came");
+    assert_eq!((out.as_slice(), text.as_str()), (&b"a,b\n"[..], "a,b\n"));
+    assert_eq!(told.as_deref(), Some(said));
+    let (_, without) = answered("200 OK", b"a,b\n".to_vec(), 4);
+    let copied = without.copy("/reports/chargeback", &mut out);
+    assert_eq!(copied.expect("it came"), None);
+}
+
+#[test]
 fn an_answer_that_is_too_long_is_no_server_that_is_away() {
     let body = vec![b' '; MAX_BODY_BYTES + 1];
     for body in [packed(&body), body] {

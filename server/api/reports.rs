@@ -23,7 +23,7 @@ use utoipa::IntoParams;
 use super::problem::{Asked, Problem};
 use crate::auth::Grant;
 use crate::money::Terms;
-use crate::money::report::{self, Basis, Form, What, bill};
+use crate::money::report::{self, Basis, Form, Rendered, What, bill, told};
 use crate::web::{Web, errors};
 
 /// What the browser may do with a report, which brings its style with it, so that it can be sent by mail: show it.
@@ -74,7 +74,8 @@ pub struct ReportAsked {
     pub by: Option<String>,
     /// Of one cluster, also of one that is simulated. Without it: of all live ones.
     pub cluster: Option<String>,
-    /// `json`, `csv`, `html` or, of the chargeback, `focus`.
+    /// `json`, `csv`, `html` or, of the chargeback, `focus`. What is missing in the report stands in it as `json` and `html`;
+    /// beside `csv` and `focus` the header `gpufleet-findings` says it, `{"count": 3, "said": ["…"]}`.
     #[param(default = "json")]
     pub format: Option<String>,
     /// In which version of FOCUS, of `focus` alone: `1.2` or `1.3`.
@@ -95,7 +96,8 @@ pub struct ReconcileAsked {
     pub month: Option<String>,
     /// Of one cluster, also of one that is simulated. Without it: of all live ones.
     pub cluster: Option<String>,
-    /// `json`, `csv` or `html`.
+    /// `json`, `csv` or `html`. What is missing stands in it as `json` and `html`; beside `csv` the header `gpufleet-findings`
+    /// says it, `{"count": 3, "said": ["…"]}`.
     #[param(default = "json")]
     pub format: Option<String>,
 }
@@ -256,17 +258,21 @@ async fn answer(
     let days = days.map_err(|error| Problem::store(&error))?;
     let name = asked.file_name();
     let rendered = tokio::task::spawn_blocking(move || {
-        let text = report::render(&asked, &days, &terms, invoice.as_ref(), now);
+        let rendered = report::render(&asked, &days, &terms, invoice.as_ref(), now);
         drop(days);
         drop(permit);
-        text
+        rendered
     });
-    let text = rendered.await.map_err(|error| failed(&error))?;
+    let Rendered { text, told } = rendered.await.map_err(|error| failed(&error))?;
     let text = web.sent_reports.keep(text)?;
     let mut response = Body::from(text).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(said) = told::header(&told) {
+        let said = HeaderValue::try_from(said).expect("it is ASCII");
+        headers.insert(HeaderName::from_static(told::HEADER), said);
+    }
     // What is for people opens in their browser, and has a name when they keep it.
     let way = match form {
         Form::Html => {

@@ -109,6 +109,52 @@ fn the_pages_of_a_catalog_become_one_table_beside_each_csv() {
     assert_eq!(tables.collect::<Vec<_>>(), expected);
 }
 
+#[tokio::test]
+async fn two_files_of_one_name_are_refused_and_a_table_that_is_kept_twice_counts_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = Config {
+        store: StoreConfig::for_tests(folder.path()),
+        ..Config::default()
+    };
+    let store = Store::open(&config.store).await.expect("a store");
+    let at = Timestamp::from_seconds(1_790_000_000);
+    let rates = "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n\
+        a3-highgpu-8g,here,on_demand,USD,28.8,,2026-01-01,,list,a\n";
+    let files = ["eu/rates.csv", "us/rates.csv", "us/rates (1).csv"].map(|it| {
+        let path = folder.path().join(it);
+        let parent = path.parent().expect("it has one");
+        std::fs::create_dir_all(parent).expect("a folder");
+        std::fs::write(&path, rates).expect("a file");
+        path
+    });
+    let import = |files: &[PathBuf]| Prices::Import {
+        files: files.to_vec(),
+    };
+    let refused = prices(&store, &config, import(&files[..2]), at).await;
+    let refused = refused.expect_err("only one of them would be kept");
+    let said = refused.to_string();
+    assert!(said.contains("files are called rates.csv"), "{said}");
+    assert!(store.money_tables().await.expect("tables").is_empty());
+    let said = prices(&store, &config, import(&files[1..]), at).await;
+    assert_eq!(
+        said.expect("both are kept"),
+        "kept rates.csv, rates\nkept rates (1).csv, rates\n",
+        "and nothing is wrong with them"
+    );
+    let terms = Money::default().refresh(&store, &config).await;
+    let machine = Machine {
+        cluster: "prod",
+        machine_type: "a3-highgpu-8g",
+        region: "here",
+        provisioning: "",
+        gpu_model: "",
+        gpus: 8,
+    };
+    let second = terms.expect("terms").gpu_second(&machine, at.millis());
+    assert_eq!(second, Ok(1_000_000));
+    store.close().await;
+}
+
 #[test]
 fn a_catalog_is_read_in_the_configured_currency_and_prices_machine_types_of_ones_own() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -335,26 +335,36 @@ async fn a_month_whose_money_is_not_all_told_is_a_warning_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_target_for_a_team_or_a_cluster_that_there_is_not_is_found() {
+async fn a_row_for_a_team_or_a_cluster_that_there_is_not_is_found() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
     let store = store.expect("it opens");
-    let table = folder.path().join("targets.csv");
-    let rows =
-        "from,until,cluster,team,job,measure,least\n2026-01-01,,prdo,sciense,,sm_active,0.5\n";
-    std::fs::write(&table, rows).expect("written");
+    let tables = [
+        "from,until,cluster,team,job,measure,least\n2026-01-01,,prdo,sciense,,sm_active,0.5\n",
+        "from,until,cluster,team,amount,currency\n2026-01-01,,prd,sience,50000,USD\n",
+    ];
+    let written = tables.iter().enumerate().map(|(number, rows)| {
+        let table = folder.path().join(format!("{number}.csv"));
+        std::fs::write(&table, rows).expect("written");
+        table.display().to_string()
+    });
     let mut config = Config::for_tests();
-    config.cost.tables = vec![table.display().to_string()];
+    config.cost.tables = written.collect();
     config.cost.team_labels = Vec::new();
     let clock = Arc::new(SystemClock::start());
     let app = App::new(config, store, Access::default(), clock);
     let view = Arc::default();
     let doctor = looked_at(&app, &view, &Grant::default()).await;
-    let of = |id| found(&doctor, id);
-    assert_eq!(of("targets-0").severity, Severity::Info);
-    assert!(of("targets-0").what.contains("cluster \"prdo\""));
-    assert_eq!(of("targets-1").severity, Severity::Warning);
-    assert!(of("targets-1").what.contains("team \"sciense\""));
+    for (id, severity, names) in [
+        ("targets-0", Severity::Info, "cluster \"prdo\""),
+        ("targets-1", Severity::Warning, "team \"sciense\""),
+        ("budgets-0", Severity::Warning, "cluster \"prd\""),
+        ("budgets-1", Severity::Warning, "team \"sience\""),
+    ] {
+        let it = found(&doctor, id);
+        assert_eq!(it.severity, severity, "{id}");
+        assert!(it.what.contains(names), "{id}: {}", it.what);
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ use gpufleet_telemetry::gpu_specs;
 use gpufleet_telemetry::identity::Origin;
 
 use super::{Finding, Look, Looked, Place};
+use crate::money::rule::NO_RULE;
+use crate::money::strangers::{Stranger, Table};
 use crate::words::address;
 use crate::words::text::{self, counted};
 
@@ -64,9 +66,9 @@ pub(super) fn owners(look: &Look<'_>) -> Looked {
         .iter()
         .flat_map(|it| it.1.cards.iter().map(move |card| (&it.0.0, card)));
     let gpus = cards.collect::<BTreeSet<_>>().len();
-    let Some((_, largest)) = live.iter().max_by_key(|it| it.1.cards.len()) else {
+    if live.is_empty() {
         return Ok(Vec::new());
-    };
+    }
     let what = format!(
         "{} held by {} without an owner",
         counted(gpus, "GPU is", "GPUs are"),
@@ -76,12 +78,21 @@ pub(super) fn owners(look: &Look<'_>) -> Looked {
         name: format!("{job} in {cluster}"),
         address: None,
     });
-    let rule = text::harmless(&largest.rule, text::TITLE_CHARACTERS);
+    let ruled = live
+        .iter()
+        .filter_map(|it| Some((it.1.cards.len(), it.1.rule.as_ref()?)));
+    let of_largest = ruled.max_by_key(|it| it.0).map(|it| it.1);
     let found = Finding::new(Severity::Warning, "owners", what)
         .missing("Which team pays for them; their cost stands under unowned")
-        .fix("A line of a table of owner rules names the team: cost.tables of the configuration, or gpufleet-server prices import owners.csv. The page Cost has the line for each.")
-        .line(format!("{}\n{rule}", look.found.rule_columns()))
         .at(places);
+    let found = match of_largest {
+        Some(rule) => {
+            let rule = text::harmless(rule, text::TITLE_CHARACTERS);
+            found.fix("A line of a table of owner rules names the team: cost.tables of the configuration, or gpufleet-server prices import owners.csv. The page Cost has the line for each.")
+                .line(format!("{}\n{rule}", look.found.rule_columns()))
+        }
+        None => found.fix(format!("{NO_RULE}.")),
+    };
     Ok(vec![Finding { gpus, ..found }])
 }
 
@@ -96,34 +107,32 @@ pub(super) fn tables(look: &Look<'_>) -> Looked {
             .fix("Mend the line; the tables are read again when they change.")
     };
     let is_known = |cluster: &str| look.view.cluster(cluster).next().is_some();
-    let strangers = terms.targets.strangers(&is_known, look.at.millis());
-    let strangers = strangers.iter().enumerate();
-    let stranger = |(number, (said, is_perhaps)): (usize, &(String, bool))| {
-        let severity = match is_perhaps {
-            true => Severity::Info,
-            false => Severity::Warning,
-        };
-        let what = text::harmless(said, text::TITLE_CHARACTERS);
-        Finding::new(severity, format!("targets-{number}"), what)
-            .missing("What that time is held to: another row, else what is shipped")
-            .fix("Write the cluster as its agents do and the team as the owner rules or the label have it, or take the row out.")
+    let mut all: Vec<Finding> = findings.map(finding).collect();
+    let strangers = terms.strangers(is_known, look.at.millis());
+    for of_table in strangers.chunk_by(|one, other| one.table == other.table) {
+        all.extend(of_table.iter().enumerate().map(stranger));
+    }
+    Ok(all)
+}
+
+/// A team or a cluster in a row of a table that nobody is known to be, the so many of the table.
+fn stranger((number, it): (usize, &Stranger)) -> Finding {
+    let severity = match it.is_perhaps {
+        true => Severity::Info,
+        false => Severity::Warning,
     };
-    let of_rules = terms.owners.clusters(look.at.millis()).into_iter();
-    let of_rules = of_rules.filter(|it| !is_known(it)).enumerate();
-    let unheard = |(number, cluster): (usize, &str)| {
-        let said = format!(
-            "owner rules: nothing is heard of a cluster {cluster:?}; only what is held there is by them"
-        );
-        let what = text::harmless(&said, text::TITLE_CHARACTERS);
-        Finding::new(Severity::Info, format!("owner_rules-{number}"), what)
-            .missing("Whose that time is: another rule says it, or none does")
-            .fix("Write the cluster as its agents do, or take the row out.")
+    let missing = match it.table {
+        Table::Targets => "What that time is held to: another row, else what is shipped",
+        Table::Budgets => "Whether the team that is meant spends more than it may",
+        Table::Quotas => "Whether the team that is meant holds more than it may",
+        Table::Idle => "Who bears what was free: another row, else the platform",
+        Table::Owners => "Whose that time is: another rule says it, or none does",
     };
-    Ok(findings
-        .map(finding)
-        .chain(strangers.map(stranger))
-        .chain(of_rules.map(unheard))
-        .collect())
+    let what = text::harmless(&it.said, text::TITLE_CHARACTERS);
+    let id = it.table.name().replace(' ', "_");
+    Finding::new(severity, format!("{id}-{number}"), what)
+        .missing(missing)
+        .fix("Write the cluster as its agents do and the team as the owner rules or the label have it, or take the row out.")
 }
 
 /// Months whose money in tables is not all of it.

@@ -17,6 +17,7 @@ use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::covered::{CoveredNow, SecondPrice};
+use super::rule::rule_for;
 use super::{Machine, Terms};
 use crate::App;
 use crate::answers::Answers;
@@ -98,12 +99,12 @@ pub struct Unpriced {
 }
 
 /// A holder without an owner.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Unowned {
     /// The GPUs that it has, or has shares of.
     pub cards: BTreeSet<Arc<str>>,
-    /// The row of the table of owner rules that could name its team.
-    pub rule: String,
+    /// The row of the table of owner rules that could name its team; none where nothing is known of it that a rule is of.
+    pub rule: Option<String>,
 }
 
 /// What stands now.
@@ -434,11 +435,11 @@ fn take(
         if it.idle.payer == Payer::Unowned {
             let job = (Arc::clone(&cluster), holder.job.clone());
             let of = found.has_clusters.then_some(&*cluster);
-            let unowned = found.unowned.entry(job);
-            let unowned = unowned.or_insert_with(|| Unowned {
-                cards: BTreeSet::new(),
-                rule: rule_for(of, &holder, at),
-            });
+            let unowned = found.unowned.entry(job).or_default();
+            // Not every node may tell as much of it.
+            if unowned.rule.is_none() {
+                unowned.rule = rule_for(of, &holder, at);
+            }
             unowned.cards.insert(it.card());
         }
     }
@@ -465,19 +466,6 @@ fn take(
         state if state.is_idle() && !is_standby => found.idle.push(it.idle),
         _ => {}
     }
-}
-
-/// The line of the table of owner rules that would name this holder's team, in this cluster or in every one.
-fn rule_for(cluster: Option<&str>, holder: &Holder, at: Timestamp) -> String {
-    let date = gpufleet_analysis::table::moment_text(at.millis());
-    let date: String = date.chars().take(10).collect();
-    let (kind, value) = match (holder.namespace.as_str(), holder.slurm_account.as_str()) {
-        ("", "") => ("user", holder.user.as_str()),
-        ("", account) => ("slurm_account", account),
-        (namespace, _) => ("namespace", namespace),
-    };
-    let of = cluster.map_or_else(String::new, |it| format!(",{it}"));
-    format!("{date},,{kind},,{value},TEAM{of}")
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::store::{Store, StoreError};
 pub mod against;
 pub mod bill;
 mod form;
+pub mod told;
 
 pub use form::{Basis, Form, What};
 
@@ -277,6 +278,16 @@ pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 
 /// What a report of GPUs alone leaves out.
 const ALONE: &str = "each GPU is at its own price here, without its machine: budgets, Spot, commitments and the month before are of whole machines and not in it, and time of which a GPU's own price is not known is unpriced";
 
+/// A report as a text.
+#[derive(Debug)]
+pub struct Rendered {
+    /// All of it.
+    pub text: String,
+    /// What is missing in it, or doubtful, one sentence each, where its form is rows alone and has no place for that: first
+    /// days that are in no figure.
+    pub told: Vec<String>,
+}
+
 /// The report as a text. Takes seconds of CPU for a month of 10,000 GPUs: not for a thread that serves.
 pub fn render(
     asked: &Asked,
@@ -284,7 +295,7 @@ pub fn render(
     terms: &Terms,
     invoice: Option<&Invoice>,
     now: Timestamp,
-) -> String {
+) -> Rendered {
     let (month, compared) = std::thread::scope(|scope| {
         let compared = scope.spawn(|| against::charged(asked, [days, before], terms));
         let month = month::charge(days, asked.days.clone(), terms, asked.detail());
@@ -298,7 +309,8 @@ pub fn render(
     let budgets = asked.budgets(terms);
     let end_ms = asked.end_day * MILLIS_PER_DAY;
     let mut findings = month.findings;
-    findings.extend(month.recorded.missing(&asked.days, now));
+    let not_recorded = month.recorded.missing(&asked.days, now);
+    findings.extend(not_recorded.iter().cloned());
     findings.extend(against::findings(asked, before, compared.as_ref(), now));
     if asked.cluster.is_some() && terms.budgets.iter().any(|it| it.cluster.is_empty()) {
         let why = "budgets that name no cluster are of all live clusters together: a report of one cluster shows those that name it";
@@ -347,7 +359,7 @@ pub fn render(
         passed_ms: now.millis().clamp(made.begun_ms(), made.until_ms) - made.begun_ms(),
         findings,
     };
-    match (asked.what, asked.form) {
+    let text = match (asked.what, asked.form) {
         (_, Form::Html) => report::html(&report),
         (What::Chargeback, Form::Csv) => report::csv(&report),
         (What::Chargeback, Form::Json) => report::json(&report),
@@ -356,7 +368,17 @@ pub fn render(
         (What::Reconcile, Form::Csv) => reconcile::csv(&report),
         (What::Reconcile, Form::Json) => reconcile::json(&report),
         (_, Form::Focus) => focus::csv(&report, &account(terms), asked.focus),
+    };
+    let mut told = Vec::new();
+    if asked.form.is_rows() {
+        told = not_recorded;
+        told.extend(days.not_read(&asked.days));
+        let others = report.findings.iter().filter(|it| !told.contains(it));
+        let others: Vec<String> = others.cloned().collect();
+        told.extend(others);
+        told.extend(report.notes());
     }
+    Rendered { text, told }
 }
 
 fn account(terms: &Terms) -> focus::Account {

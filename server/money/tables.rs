@@ -27,6 +27,9 @@ use super::report::{month_around, month_of};
 /// Longest table, bytes: a year of hourly Spot prices of 10 series.
 pub const MAX_BYTES: u64 = 16 << 20;
 
+/// What a spreadsheet writes before a text to say that it is in UTF-8, such as Excel's "CSV UTF-8".
+const MARK: char = '\u{feff}';
+
 /// Columns of a table of budgets: what a team may spend in a month, from a date until a date.
 pub const BUDGETS: [&str; 5] = ["from", "until", "team", "amount", "currency"];
 
@@ -67,6 +70,11 @@ pub enum NoTable {
         "its columns `{0}` are those of no table: docs/cost.md has the columns of rates, machine types, discounts, commitments, owner rules, idle policies, budgets, quotas, targets and warm standbys"
     )]
     Columns(String),
+    /// Its fields have semicolons between them.
+    #[error(
+        "its columns `{0}` have semicolons between them, as spreadsheets of some languages save CSV: a table has commas, and points in its numbers"
+    )]
+    Semicolons(String),
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(String),
@@ -112,13 +120,17 @@ impl Kind {
     /// # Errors
     /// When it is of none that is known.
     pub fn of(text: &str) -> Result<Self, NoTable> {
-        let lines = text.lines().map(str::trim);
-        let mut lines = lines.filter(|it| !it.is_empty() && !it.starts_with('#'));
-        let header = lines.next().unwrap_or_default();
-        let columns: BTreeSet<&str> = header.split(',').map(str::trim).collect();
+        let header = table::columns(text);
+        let columns: BTreeSet<&str> = header.iter().map(String::as_str).collect();
         let is_it = |it: &&(Self, &str, &[&str])| columns == it.2.iter().copied().collect();
-        let known = Self::ALL.iter().find(is_it).map(|it| it.0);
-        known.ok_or_else(|| NoTable::Columns(header.chars().take(200).collect()))
+        if let Some(known) = Self::ALL.iter().find(is_it) {
+            return Ok(known.0);
+        }
+        let shown: String = header.join(",").chars().take(200).collect();
+        Err(match header.as_slice() {
+            [all] if all.contains(';') => NoTable::Semicolons(shown),
+            _ => NoTable::Columns(shown),
+        })
     }
 }
 
@@ -130,7 +142,7 @@ pub fn file(path: &str) -> File {
     (path.to_owned(), read(path))
 }
 
-/// Reads a file of at most [`MAX_BYTES`].
+/// Reads a file of at most [`MAX_BYTES`]. The mark that spreadsheets write before it is no part of it.
 ///
 /// # Errors
 /// When it cannot be read or is longer.
@@ -141,6 +153,7 @@ pub fn read(path: &str) -> Result<String, NoTable> {
     let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
     match read.map_err(unreadable)? as u64 {
         length if length > MAX_BYTES => Err(NoTable::TooLong),
+        _ if text.starts_with(MARK) => Ok(text.split_off(MARK.len_utf8())),
         _ => Ok(text),
     }
 }
@@ -159,7 +172,12 @@ impl Span {
     }
 
     fn holds_at(self, at_ms: i64) -> bool {
-        self.from_ms <= at_ms && self.until_ms.is_none_or(|until| at_ms < until)
+        self.from_ms <= at_ms && self.ends_after(at_ms)
+    }
+
+    /// Whether it is not over at a moment; it may not have begun.
+    fn ends_after(self, at_ms: i64) -> bool {
+        self.until_ms.is_none_or(|until| at_ms < until)
     }
 
     /// From when on it counts where months go by what holds at their first moment, in words; none where it begins with one.
@@ -218,6 +236,14 @@ pub struct Budget {
     amount: i64,
 }
 
+impl Budget {
+    /// The cluster and the team that it names, of which the first may be empty; none where it is over.
+    pub(in crate::money) fn named(&self, at_ms: i64) -> Option<[&str; 2]> {
+        let named = [self.cluster.as_str(), self.team.as_str()];
+        self.span.ends_after(at_ms).then_some(named)
+    }
+}
+
 /// Reads a table of budgets; what cannot be used is told.
 pub fn budgets(text: &str, currency: &str) -> (Vec<Budget>, Vec<String>) {
     let rows = match table::read_without_last(text, &BUDGETS_OF_CLUSTERS) {
@@ -248,6 +274,7 @@ fn budget(fields: &[String], currency: &str) -> Result<Budget, String> {
     if team.is_empty() {
         return Err("`team` is empty".to_owned());
     }
+    owner::check_team(team)?;
     let amount = money::parse(amount).map_err(|error| format!("`{amount}` {error}"))?;
     if amount < 0 {
         return Err("a budget is not below 0".to_owned());
@@ -301,12 +328,42 @@ mod tests {
     }
 
     #[test]
+    fn a_table_as_spreadsheets_save_it_is_known_and_read_and_one_with_semicolons_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("it.csv").display().to_string();
+        let saved = |text: &str| {
+            std::fs::write(&path, text).expect("a file");
+            read(&path).expect("it is there")
+        };
+        for (kind, _, columns) in Kind::ALL {
+            let plain = columns.join(",");
+            let quoted = format!("\"{}\"", columns.join("\",\""));
+            for header in [&plain, &quoted] {
+                for mark in ["", "\u{feff}"] {
+                    let text = saved(&format!("{mark}{header}\r\n"));
+                    assert_eq!(Kind::of(&text), Ok(kind), "{mark:?} {header}");
+                    assert_eq!(table::read(&text, columns), Ok(Vec::new()), "{header}");
+                }
+            }
+            for header in [plain.replace(',', ";"), quoted.replace(',', ";")] {
+                let error = Kind::of(&saved(&header)).expect_err("it has one column");
+                let said = error.to_string();
+                assert!(said.contains("have semicolons between them"), "{said}");
+            }
+        }
+        let quoted = "\u{feff}\"from\",\"until\",\"team\",\"amount\",\"currency\"\r\n\
+            \"2026-10-01\",\"\",\"science\",\"100\",\"USD\"\r\n";
+        let (found, findings) = budgets(&saved(quoted), "USD");
+        assert_eq!((found.len(), findings), (1, Vec::new()));
+    }
+
+    #[test]
     fn budgets_hold_from_month_to_month_and_what_is_wrong_is_named() {
         let text = "from,until,team,amount,currency\n\
             2026-01-01,2026-11-01,science,100,USD\n\
             2026-11-01,,science,250.5,USD\n\
             2026-01-01,,robots,7,EUR\nsoon,,a,1,USD\n2026-01-01,,,1,USD\n2026-01-01,,a,-1,USD\n\
-            2026-02-01,2026-01-01,a,1,USD\n";
+            2026-02-01,2026-01-01,a,1,USD\n2026-01-01,,unowned,1,USD\n";
         let (found, findings) = budgets(text, "USD");
         let at = |month| budgets_at(&found, None, table::moment(month).expect("a date"));
         assert_eq!(at("2026-10-01")["science"], 100_000_000_000);
@@ -318,6 +375,7 @@ mod tests {
             "line 6: `team` is empty",
             "line 7: a budget is not below 0",
             "line 8: it ends before it begins",
+            "line 9: no team can be called `unowned`: reports show under that name what is nobody's",
         ];
         assert_eq!(findings, expected);
     }

@@ -320,7 +320,7 @@ mod tests {
         let asked = asked("2026-11", now);
         let of_month = days(asked.days.clone(), 8);
         let all_before = days(asked.before_day..asked.days.start, 24);
-        let told = render(&asked, &[of_month, all_before], &terms, None, now);
+        let told = render(&asked, &[of_month, all_before], &terms, None, now).text;
         let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
         let hours = told["total"]["gpu_millis"].as_i64().map(|it| it / HOUR);
         assert_eq!(hours, Some(9 * 24 + 8), "the report is of today too");
@@ -337,10 +337,46 @@ mod tests {
         let now = at("2026-11-01T08:00:00Z");
         let asked = self::asked("2026-11", now);
         let first = days(asked.days.clone(), 8);
-        let told = render(&asked, &[first, Days::default()], &terms, None, now);
+        let told = render(&asked, &[first, Days::default()], &terms, None, now).text;
         let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
         assert!(told["variance"].is_null());
         assert_eq!(told["against"]["not_compared"], words(&asked).as_str());
+    }
+
+    #[test]
+    fn what_is_missing_in_a_month_is_told_beside_rows_which_have_no_place_for_it() {
+        let terms = Terms::of(Sources {
+            gpu_hour_usd: [(CARD.to_owned(), "2".to_owned())].into(),
+            ..Sources::default()
+        });
+        let now = at("2026-11-10T08:00:00Z");
+        let told = |month: Days, form: Form| {
+            let asked = Asked::new(What::Chargeback, form, "2026-10", "team", None, now);
+            let asked = asked.expect("it may be asked");
+            render(&asked, &[month, Days::default()], &terms, None, now).told
+        };
+        let first = asked("2026-10", now).days.start;
+        let holed = || {
+            let mut month = days(first..first + 31, 24);
+            let hole = first + 9..first + 21;
+            month.days.retain(|it| !hole.contains(&it.day));
+            month.unreadable = vec![UnreadDay {
+                day: first,
+                subject: 2,
+                cluster: "lab".to_owned(),
+            }];
+            month
+        };
+        let expected = [
+            "lab: nothing is recorded of 12 days, which are in no figure: 2026-10-10 to 2026-10-21",
+            "1 days of GPUs cannot be read and are left out: the server's log names them",
+        ];
+        for form in [Form::Csv, Form::Focus] {
+            assert_eq!(told(holed(), form)[..2], expected, "{form:?}");
+        }
+        assert_eq!(told(holed(), Form::Json), [""; 0], "it has them itself");
+        let whole = told(days(first..first + 31, 24), Form::Csv);
+        assert_eq!(whole, [""; 0]);
     }
 
     #[test]

@@ -62,6 +62,11 @@ impl Form {
         }
     }
 
+    /// Whether it is rows alone, with no place for what is missing in them.
+    pub const fn is_rows(self) -> bool {
+        matches!(self, Self::Csv | Self::Focus)
+    }
+
     /// How its files end.
     pub const fn ending(self) -> &'static str {
         match self {

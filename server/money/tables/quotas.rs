@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gpufleet_analysis::owner::check_team;
 use gpufleet_analysis::table;
 
 use super::{Span, overlaps, whose};
@@ -17,6 +18,14 @@ pub struct Quota {
     pub cluster: String,
     team: String,
     gpus: i64,
+}
+
+impl Quota {
+    /// The cluster and the team that it names, of which the first may be empty; none where it is over.
+    pub(in crate::money) fn named(&self, at_ms: i64) -> Option<[&str; 2]> {
+        let named = [self.cluster.as_str(), self.team.as_str()];
+        self.span.ends_after(at_ms).then_some(named)
+    }
 }
 
 /// Reads a table of quotas; what cannot be used is told.
@@ -46,6 +55,7 @@ fn quota(fields: &[String]) -> Result<Quota, String> {
     if team.is_empty() {
         return Err("`team` is empty".to_owned());
     }
+    check_team(team)?;
     let number: u32 = gpus
         .parse()
         .map_err(|_| format!("`{gpus}` is no number of GPUs"))?;
@@ -85,7 +95,8 @@ mod tests {
             2026-01-01,2026-11-01,,science,64\n\
             2026-11-01,,,science,96\n\
             2026-01-01,,prod,science,32\n\
-            soon,,,a,1\n2026-01-01,,,,1\n2026-01-01,,,a,-1\n2026-01-01,,,a,1.5\n";
+            soon,,,a,1\n2026-01-01,,,,1\n2026-01-01,,,a,-1\n2026-01-01,,,a,1.5\n\
+            2026-01-01,,,nobody,8\n";
         let (found, findings) = quotas(text);
         let at = |cluster, month| {
             let month = table::moment(month).expect("a date");
@@ -103,6 +114,7 @@ mod tests {
             "line 6: `team` is empty",
             "line 7: `-1` is no number of GPUs",
             "line 8: `1.5` is no number of GPUs",
+            "line 9: no team can be called `nobody`: reports show under that name what is nobody's",
         ];
         assert_eq!(findings, expected);
         assert_eq!(

@@ -4,9 +4,7 @@
 //! first of those whose measure is told of a minute counts. MFU is not told by the minute: no time is held against it,
 //! but a run as a whole is, on page Today.
 
-use std::collections::BTreeSet;
-
-use gpufleet_analysis::owner::{Holder, Named, Owners, Payer};
+use gpufleet_analysis::owner::{Holder, Owners, Payer};
 use gpufleet_analysis::states::{Measure, Target};
 use gpufleet_analysis::{money, table};
 
@@ -104,42 +102,10 @@ impl Targets {
         overlaps("targets", rows)
     }
 
-    /// What rows name that hold now, or will, and that nobody is known to be, in a sentence, and whether it may be one
-    /// all the same. `is_known` says whether there is a cluster of this name.
-    pub fn strangers(&self, is_known: impl Fn(&str) -> bool, at_ms: i64) -> Vec<(String, bool)> {
-        let ends_later = |it: &&Row| it.span.until_ms.is_none_or(|until| at_ms < until);
-        let rows = || self.rows.iter().filter(ends_later);
-        let clusters: BTreeSet<&str> = rows().map(|it| it.cluster.as_str()).collect();
-        let teams: BTreeSet<&str> = rows().map(|it| it.team.as_str()).collect();
-        let is_named = |it: &&str| !it.is_empty();
-        let clusters = clusters.into_iter().filter(is_named);
-        let clusters = clusters.filter(|it| !is_known(it)).map(|it| {
-            let said = format!(
-                "targets: nothing is heard of a cluster {it:?}; only its time is held to them"
-            );
-            (said, true)
-        });
-        // Time that no rule names is `unowned`, and may have a target.
-        let teams = teams.into_iter().filter(is_named);
-        let teams = teams.filter(|it| *it != Payer::Unowned.name());
-        let teams = teams.filter_map(|it| {
-            let (is_perhaps, but) = match self.owners.names(it, at_ms) {
-                Named::Yes => return None,
-                Named::Perhaps => (
-                    true,
-                    "; only what a label, a queue or an account names so is held to them",
-                ),
-                Named::No => (
-                    false,
-                    ": nobody is held to them, but for what is told of with that owner",
-                ),
-            };
-            Some((
-                format!("targets: no owner rule has a team {it:?}{but}"),
-                is_perhaps,
-            ))
-        });
-        clusters.chain(teams).collect()
+    /// Cluster and team of each row that is not over, which may be empty.
+    pub(in crate::money) fn named(&self, at_ms: i64) -> impl Iterator<Item = [&str; 2]> {
+        let rows = self.rows.iter().filter(move |it| it.span.ends_after(at_ms));
+        rows.map(|it| [it.cluster.as_str(), it.team.as_str()])
     }
 }
 
@@ -317,29 +283,6 @@ mod tests {
                 "targets: rows for cluster `prod`, team `science` by sm_active overlap from 2026-05-01T00:00:00Z: the first of them counts"
             ]
         );
-    }
-
-    #[test]
-    fn clusters_and_teams_that_nobody_is_known_to_be_are_told() {
-        let text = "from,until,cluster,team,job,measure,least\n\
-            2026-01-01,,prod,science,,sm_active,0.5\n\
-            2026-01-01,,,unowned,,sm_active,0.5\n\
-            2026-01-01,,prdo,sciense,,sm_active,0.5\n\
-            2026-01-01,2026-02-01,gone,gone,,sm_active,0.5\n";
-        let at_ms = table::moment("2026-11-01").expect("a date");
-        let of = |rules: &str| {
-            let owners = Owners::read(rules).expect("a table");
-            let targets = Targets::new(&owners, targets(text).0);
-            targets.strangers(|it| it == "prod", at_ms)
-        };
-        let cluster =
-            "targets: nothing is heard of a cluster \"prdo\"; only its time is held to them";
-        let team = "targets: no owner rule has a team \"sciense\": nobody is held to them, but for what is told of with that owner";
-        let expected = [(cluster.to_owned(), true), (team.to_owned(), false)];
-        assert_eq!(of(RULES), expected);
-        // A label may name it.
-        let by_label = format!("{RULES}2026-01-01,,pod_label,team,*,\n");
-        assert!(of(&by_label).iter().all(|it| it.1));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::MAX_ROWS;
 use crate::money::now::MoneySnapshot;
+use crate::money::rule::NO_RULE;
 use crate::words::text::{Name, counted};
 
 /// All of a kind.
@@ -45,7 +46,10 @@ pub(super) fn unowned(found: &MoneySnapshot) -> Notices {
         let gpus = counted(it.cards.len(), "GPU", "GPUs");
         let notice = Notice {
             what: Name::new(&format!("{job} in {cluster}: {gpus}")),
-            fix: format!("{columns}: {}", it.rule),
+            fix: match &it.rule {
+                Some(rule) => format!("{columns}: {rule}"),
+                None => NO_RULE.to_owned(),
+            },
         };
         (notice, &it.cards)
     }))

@@ -469,12 +469,12 @@ both! {
             let asked = asked.unwrap();
             assert!(asked.days.end * MILLIS_PER_DAY > now.millis());
             let days = crate::money::report::read(&bench.store, &Specs::default(), &asked).await.unwrap();
-            let text = render(&asked, &days, &terms, None, now);
+            let text = render(&asked, &days, &terms, None, now).text;
             assert!(text.contains(word), "{what:?} {form:?}: {text}");
             if form == Form::Focus {
                 for version in focus::Version::ALL {
                     let asked = asked.clone().version(Some(version.name())).unwrap();
-                    let text = render(&asked, &days, &terms, None, now);
+                    let text = render(&asked, &days, &terms, None, now).text;
                     assert_eq!(focus::check::check(&text, version), [""; 0]);
                 }
             }

@@ -94,7 +94,7 @@ both! {
             let asked = Asked::new(what, Form::Json, &month, "team", Some("live".to_owned()), now).unwrap();
             assert!(asked.days.end * MILLIS_PER_DAY > now.millis());
             let days = read(&bench.store, &Specs::default(), &asked).await.unwrap();
-            let text = render(&asked, &days, &terms, None, now);
+            let text = render(&asked, &days, &terms, None, now).text;
             told.push(serde_json::from_str::<serde_json::Value>(&text).unwrap());
         }
         // Two node-hours for 40 instead of 80; 30 steps of 10 s and a start of 600 s on six GPUs of 5 an hour.

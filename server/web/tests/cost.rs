@@ -375,6 +375,34 @@ async fn a_report_comes_in_the_form_that_was_asked_for_and_refuses_what_it_canno
 }
 
 #[tokio::test]
+async fn a_report_of_rows_has_what_is_missing_in_it_in_a_header() {
+    let server = server().await;
+    super::filled::fill(&server).await;
+    let told = async |format: &str| {
+        let path = format!("/api/v1/reports/chargeback?format={format}");
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        let answer = server.ask(request).await;
+        assert_eq!(answer.status(), StatusCode::OK, "{format}");
+        let header = answer.headers().get("gpufleet-findings")?;
+        let said = serde_json::from_slice::<Value>(header.as_bytes());
+        Some(said.expect("it is JSON"))
+    };
+    for format in ["csv", "focus"] {
+        let told = told(format).await.expect("there is something to say");
+        let said = told["said"].as_array().expect("sentences");
+        let count = told["count"].as_u64().expect("how many");
+        assert!(count >= said.len() as u64, "{told}");
+        // The hours are of one day alone.
+        let missing = |it: &Value| {
+            it.as_str()
+                .is_some_and(|it| it.contains("nothing of 20 days before"))
+        };
+        assert!(said.iter().any(missing), "{told}");
+    }
+    assert_eq!(told("json").await, None, "it has them itself");
+}
+
+#[tokio::test]
 async fn who_may_read_holds_a_month_against_the_bill_that_he_sends_and_a_wrong_bill_is_refused() {
     let server = server_of(fixture::fleet(), true).await;
     let row = |month: &str| {
