@@ -54,6 +54,8 @@ struct Part {
     line: String,
     /// Why there is nothing to count.
     no_gpus: Option<String>,
+    /// Whether that is because its nodes went.
+    is_scaled_to_zero: bool,
     bar: Vec<Slice>,
     figures: Vec<Figure>,
     rows: Vec<Row>,
@@ -206,6 +208,7 @@ fn part(section: &Section, today: &Today, stands: bool) -> Part {
             _ => line(&section.counts),
         },
         no_gpus: section.no_gpus(),
+        is_scaled_to_zero: section.is_scaled_to_zero(),
         bar: bar(&section.counts, origin),
         figures: figures(section, &today.currency, stands),
         rows: section
