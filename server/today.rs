@@ -94,6 +94,8 @@ pub struct Section {
     pub origin: Origin,
     /// Their nodes that report.
     pub nodes: usize,
+    /// Nodes with GPUs of which the cluster says that they went, as long as the fleet remembers them.
+    pub gone: usize,
     /// Their GPUs by state.
     pub counts: Counts,
     /// Incidents that are open.
@@ -120,6 +122,15 @@ pub struct Section {
 impl Section {
     /// That its nodes tell of no GPU, with what says why; none where there is one.
     pub fn no_gpus(&self) -> Option<String> {
+        if self.is_scaled_to_zero() {
+            let gone = match self.gone {
+                1 => "1 that was there is gone".to_owned(),
+                gone => format!("{} that were there are gone", grouped(gone as f64)),
+            };
+            return Some(format!(
+                "No node with GPUs is there now: the cluster says that {gone}"
+            ));
+        }
         let nodes = match (self.counts.all, self.nodes) {
             (1.., _) => return None,
             (0, 0) => "No node reports now, and none has told of a GPU".to_owned(),
@@ -132,6 +143,11 @@ impl Section {
         Some(format!(
             "{nodes}; gpufleet-agent doctor on the node says why"
         ))
+    }
+
+    /// Whether no node reports because those that had GPUs went: nothing is wrong with it.
+    pub fn is_scaled_to_zero(&self) -> bool {
+        self.counts.all == 0 && self.nodes == 0 && self.gone > 0
     }
 }
 
@@ -295,6 +311,7 @@ fn section(
             .flat_map(|it| &it.nodes)
             .filter(|it| it.silent_since.is_none())
             .count(),
+        gone: look.view.of(origin).map(|it| it.gone().count()).sum(),
         counts: look.view.counts(origin),
         incidents: open().count(),
         hurt_nodes: (

@@ -69,8 +69,9 @@ pub struct ClusterView {
     pub origin: Origin,
     /// Its nodes by name.
     pub nodes: Vec<NodeView>,
-    /// Places of which only processes told that are not heard any more, as pods whose job is over, by name: each has its
-    /// page until it is forgotten, and is in no list and in no count.
+    /// Places that are not heard any more and will not be, by name: those of which only processes told, as pods whose job
+    /// is over, and machines of which the cluster says that they went. Each has its page until it is forgotten, and is in
+    /// no list and in no count.
     pub ended: Vec<NodeView>,
     /// Its GPUs counted.
     pub counts: Counts,
@@ -96,8 +97,8 @@ pub struct NodeView {
     pub agent: Option<AgentId>,
     /// The newest point of the node or of any GPU on it.
     pub last_point: Timestamp,
-    /// Since when nothing has come from it; none while it reports, and of a node of which only processes tell that end
-    /// with their job.
+    /// Since when nothing has come from it, there or gone; none while it reports, and of a node of which only processes
+    /// tell that end with their job.
     pub silent_since: Option<Timestamp>,
     /// Readers that failed in their last round.
     pub failing_readers: Vec<Arc<str>>,
@@ -231,6 +232,21 @@ impl Counts {
     }
 }
 
+impl ClusterView {
+    /// Whether the cluster says that this node of it went, and nothing is heard of it.
+    pub fn has_gone(&self, node: &NodeView) -> bool {
+        // A place of which only processes told is never silent.
+        let place = self.ended.binary_search_by(|it| it.name.cmp(&node.name));
+        place.is_ok() && node.silent_since.is_some()
+    }
+
+    /// Its nodes with GPUs of which it says that they went.
+    pub fn gone(&self) -> impl Iterator<Item = &NodeView> {
+        // Processes tell of no GPU.
+        self.ended.iter().filter(|it| !it.gpus.is_empty())
+    }
+}
+
 impl FleetView {
     /// The GPUs of one origin counted. There is no count over all origins on purpose.
     pub fn counts(&self, origin: Origin) -> Counts {
@@ -262,7 +278,15 @@ impl FleetView {
         })
     }
 
-    /// Every GPU, in the order of clusters and nodes.
+    /// A GPU by its name, also one of a place that has ended.
+    pub fn gpu(&self, key: &ResourceKey) -> Option<&GpuView> {
+        let parts = self.cluster(&key.cluster);
+        let nodes = parts.flat_map(|it| it.nodes.iter().chain(&it.ended));
+        let mut gpus = nodes.flat_map(|it| &it.gpus);
+        gpus.find(|it| it.key == *key)
+    }
+
+    /// Every GPU that is in a count, in the order of clusters and nodes.
     pub fn gpus(&self) -> impl Iterator<Item = &GpuView> {
         self.clusters
             .iter()

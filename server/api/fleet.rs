@@ -314,8 +314,7 @@ pub async fn gpu(
 ) -> Result<Json<GpuDetail>, Problem> {
     let live = find_gpu(&web, &grant, &cluster, &id).await?;
     let view = seen(&web, &grant).await;
-    let with_shares = view.gpus().find(|gpu| gpu.key == live.key);
-    let gpu = match with_shares {
+    let gpu = match view.gpu(&live.key) {
         Some(gpu) => Gpu::from(gpu),
         None => {
             let now = inventory::now(&web.app);

@@ -2,7 +2,8 @@
 //! Grafana's: marks on every chart, and tables of what is wrong now.
 //!
 //! Labels: `id`, `family`, `severity`, `what`, `cluster` and `origin` always; `node`, `gpu` (its id), `namespace`,
-//! `job`, `attempt`, `rank` and `team` where they are known. A label that has no value is left out.
+//! `job`, `attempt`, `rank` and `team` where they are known. A label that has no value is left out. A job is its whole id,
+//! `namespace/name/uid`, as on the series of agents that a chart has beside them; one that tells no run is its name alone.
 //!
 //! What it has lost is left out where that was not measured: that is not 0.
 //!
@@ -54,9 +55,8 @@ pub(super) fn write(out: &mut String, open: &[Incident]) {
 fn labels(incident: &Incident) -> String {
     let place = incident.place_and_run();
     let run = run_of(&place).map(|it| it.run);
-    // What tells no run is of a job that has a name alone.
-    let job = run.as_ref().map(|it| &*it.job.name);
-    let job = job.or(place.run.as_deref());
+    let job = run.as_ref().map(|it| it.job.to_string());
+    let job = job.as_deref().or(place.run.as_deref());
     let (id, rank) = (incident.id.to_string(), place.rank.map(|it| it.to_string()));
     let attempt = run.as_ref().map(|it| it.attempt.to_string());
     // What is wrong with gpufleet itself has a name there, and a budget its team's: neither is a node's.
@@ -131,7 +131,7 @@ mod tests {
             "cluster=\"prod\"".to_owned(),
             "origin=\"live\"".to_owned(),
             "namespace=\"ml\"".to_owned(),
-            "job=\"llm-70b\"".to_owned(),
+            "job=\"ml/llm-70b/uid-1\"".to_owned(),
             "attempt=\"2\"".to_owned(),
             "rank=\"3\"".to_owned(),
             "team=\"vision\"".to_owned(),
@@ -139,6 +139,11 @@ mod tests {
             assert!(open.contains(&part), "{part}: {open}");
         }
         assert!(open.ends_with(" 1"), "{open}");
+        incident.place.run = Some("jobset:ml/llm-70b".to_owned());
+        let named = self::text(std::slice::from_ref(&incident));
+        let job = "job=\"jobset:ml/llm-70b\"";
+        let open = line(&named, &server::INCIDENT_OPEN);
+        assert!(open.contains(job) && !open.contains("attempt="), "{open}");
         let since = format!(" {}", incident.since.0 as f64 / 1e9);
         let told = line(&text, &server::INCIDENT_SINCE);
         assert!(told.ends_with(&since), "{told}");

@@ -3,8 +3,8 @@
 //!
 //! One walk over what is live. What is idle by design, a warm standby, is not told as idle, nor is what is on a node that
 //! takes no work: what nobody holds on one that is cordoned or taken back drains, and what does not work on one that is
-//! not ready is unhealthy. Of a GPU that has shares these are looked at, each a part of its card, and what they leave of
-//! it, which nobody can hold.
+//! not ready is unhealthy. What is on a node that went costs nothing and is in no list. Of a GPU that has shares these are
+//! looked at, each a part of its card, and what they leave of it, which nobody can hold.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -29,6 +29,7 @@ use crate::ledger::days;
 use crate::store::model::ResourceKey;
 use crate::threads::apart;
 use crate::view::FRESH_FOR;
+use crate::view::contact::Contact;
 use crate::view::judge::{NodesNow, judge_on};
 
 /// Seconds of a day.
@@ -73,9 +74,10 @@ pub fn milli_gpus<'a>(all: impl IntoIterator<Item = &'a Idle>) -> u64 {
 }
 
 impl MoneySnapshot {
-    /// A GPU or share by cluster and id.
+    /// A GPU or share by cluster and id, also one of a node that went: what ran on it has its price and its owner.
     pub fn gpu(&self, cluster: &str, id: &str) -> Option<&PricedGpu> {
-        self.all.get(cluster)?.get(id)
+        let mut maps = [&self.all, &self.gone].into_iter();
+        maps.find_map(|it| it.get(cluster)?.get(id))
     }
 
     /// The columns of the rows that would name the owners of what is unowned.
@@ -126,6 +128,8 @@ pub struct MoneySnapshot {
     pub hour_cost: BTreeMap<Origin, i128>,
     /// Every GPU or share by cluster and id.
     pub all: HashMap<Arc<str>, HashMap<Arc<str>, PricedGpu>>,
+    /// The same of nodes that went: nothing of them is in what is above.
+    pub gone: HashMap<Arc<str>, HashMap<Arc<str>, PricedGpu>>,
 }
 
 /// What is known of a GPU or share that may be idle or not.
@@ -150,6 +154,9 @@ pub struct PricedGpu {
 struct OfNode {
     resource: Option<Arc<Resource>>,
     gpus: u32,
+    contact: Contact,
+    /// Whether the cluster says that it went, and nothing is heard of it.
+    is_gone: bool,
     /// Its node pool; empty where it is not known or nobody asks.
     pool: String,
     /// What a second of one of its GPUs costs, looked up once for each model.
@@ -239,13 +246,13 @@ pub fn now(
         if !grant.may_see(&live.key.cluster) {
             return;
         }
-        let node = (Arc::clone(&live.key.cluster), Arc::clone(&live.node));
+        let name = (Arc::clone(&live.key.cluster), Arc::clone(&live.node));
+        let node = nodes.entry(name).or_default();
+        node.contact.note(live);
         match live.key.kind {
-            ResourceKind::Node => {
-                nodes.entry(node).or_default().resource = Some(Arc::clone(&live.resource));
-            }
+            ResourceKind::Node => node.resource = Some(Arc::clone(&live.resource)),
             ResourceKind::Gpu => {
-                nodes.entry(node).or_default().gpus += 1;
+                node.gpus += 1;
                 all.push(seen(live, at, &said));
             }
             ResourceKind::Share => {
@@ -260,6 +267,9 @@ pub fn now(
             ResourceKind::Endpoint | ResourceKind::Rank => {}
         }
     });
+    for ((cluster, name), node) in &mut nodes {
+        node.is_gone = node.contact.is_silent(at) && inventory.is_gone(cluster, name);
+    }
     let mut cut: HashMap<(Arc<str>, String), Cut> = HashMap::new();
     for it in all.iter_mut().filter(|it| it.is_share) {
         let parent = it.resource.attribute(attribute::PARENT).unwrap_or_default();
@@ -275,6 +285,7 @@ pub fn now(
         has_clusters,
         ..MoneySnapshot::default()
     };
+    let mut of_gone = MoneySnapshot::default();
     for mut it in all {
         let key = &it.idle.key;
         let card = (Arc::clone(&key.cluster), key.id.to_string());
@@ -291,8 +302,13 @@ pub fn now(
             .map(|it| it.of_node(&name.0, &name.1).to_owned());
         let node = nodes.entry(name).or_default();
         node.pool = node_pool.unwrap_or_default();
-        take(&mut found, it, node, (terms, &covered), at);
+        let found = match node.is_gone {
+            true => &mut of_gone,
+            false => &mut found,
+        };
+        take(found, it, node, (terms, &covered), at);
     }
+    found.gone = of_gone.all;
     let since = |it: &Idle| it.since.unwrap_or(Timestamp(i64::MAX));
     found
         .idle

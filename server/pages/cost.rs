@@ -21,10 +21,12 @@ use gpufleet_telemetry::time::Timestamp;
 use super::asked::Query;
 use super::frame::{self, Frame};
 use super::problem;
+use crate::App;
 use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::money::{Terms, now};
-use crate::view::FleetView;
+use crate::store::StoreError;
+use crate::view::{FleetView, forgotten};
 use crate::web::Web;
 use crate::words::text::{self, amount, segment};
 use crate::words::{self, Said};
@@ -155,7 +157,11 @@ pub async fn show(
     let saved = app.savings.last(app, &web.specs, grant, frame.at);
     let mut sections: Vec<Section> = Vec::new();
     let mut findings = terms.findings.clone();
-    for (origin, cluster) in scopes(&view, grant, which.runs) {
+    let scopes = match scopes(app, &view, grant, which.runs).await {
+        Ok(scopes) => scopes,
+        Err(error) => return problem::store_failed(frame, &error),
+    };
+    for (origin, cluster) in scopes {
         let scope = (cluster.clone(), which.month.clone(), terms.number);
         let made = match kept(&web, &terms, scope, frame.at).await {
             Ok(made) => made,
@@ -191,8 +197,17 @@ pub async fn show(
     frame::page(StatusCode::OK, &page)
 }
 
-/// What has a section: all live clusters together, or the only one that the token sees, and each simulated one.
-fn scopes(view: &FleetView, grant: &Grant, is_of_now: bool) -> Vec<(Origin, Option<String>)> {
+/// What has a section: all live clusters together, or the only one that the token sees, also where no node of it is heard
+/// any more, and each simulated one.
+///
+/// # Errors
+/// When nothing is heard and the store does not answer.
+async fn scopes(
+    app: &App,
+    view: &FleetView,
+    grant: &Grant,
+    is_of_now: bool,
+) -> Result<Vec<(Origin, Option<String>)>, StoreError> {
     let mut scopes: Vec<(Origin, Option<String>)> = Vec::new();
     let clusters = view.clusters.iter();
     for cluster in clusters.filter(|it| it.origin != Origin::Recorded) {
@@ -202,12 +217,26 @@ fn scopes(view: &FleetView, grant: &Grant, is_of_now: bool) -> Vec<(Origin, Opti
             scopes.push(scope);
         }
     }
-    // What was stays, also where no node is heard any more.
-    if !is_of_now && scopes.is_empty() {
-        let bound = grant.cluster.as_deref().map(str::to_owned);
-        scopes.push((Origin::Live, bound));
+    let is_heard = match grant.cluster {
+        Some(_) => !scopes.is_empty(),
+        None => scopes.iter().any(|it| it.0 == Origin::Live),
+    };
+    if is_heard {
+        return Ok(scopes);
     }
-    scopes
+    let was = match forgotten::was_there(app, grant).await {
+        Ok(was) => was.filter(|it| *it != Origin::Recorded),
+        Err(error) if scopes.is_empty() => return Err(error),
+        Err(error) => {
+            tracing::error!(%error, "whether a cluster was ever live cannot be read");
+            None
+        }
+    };
+    let is_all = !is_of_now && scopes.is_empty();
+    if let Some(origin) = was.or(is_all.then_some(Origin::Live)) {
+        scopes.insert(0, (origin, grant.cluster.as_deref().map(str::to_owned)));
+    }
+    Ok(scopes)
 }
 
 /// A month as it was last made, or anew. Why the next one could not be made is told where the last is too old. One

@@ -28,7 +28,7 @@ use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::threads::apart;
 use crate::today::blind::{self, BlindSpot};
-use crate::view::{Counts, FRESH_FOR, FleetView, GpuView, STANDS_FOR};
+use crate::view::{Counts, FRESH_FOR, FleetView, GpuView, STANDS_FOR, forgotten};
 use crate::web::signed::Signed;
 use crate::web::{GZIP_LEVEL, Web};
 use crate::words;
@@ -106,6 +106,8 @@ struct FleetPage<'a> {
     is_alone: bool,
     filter: Option<&'static str>,
     connect: Option<Connect>,
+    /// Whether what reported is in no list any more.
+    is_forgotten: bool,
 }
 
 /// A state with its count, and the address that shows only it.
@@ -187,11 +189,17 @@ pub async fn show_cluster(
     let view = view.seen_with(&frame.grant).seen_with(&one);
     if view.clusters.is_empty() {
         let said = text::harmless(&cluster, text::SHOWN_CHARACTERS);
-        return problem::not_found(
-            frame,
-            format!("No cluster “{said}”"),
-            vec!["No agent has reported from a cluster with this name.".to_owned()],
-        );
+        let may_see = frame.grant.may_see(&cluster);
+        let was =
+            may_see && forgotten::ever(&web.app, &FleetView::default(), &one).await == Some(true);
+        let why = match was {
+            true => {
+                "Nothing has reported from it for longer than the fleet remembers (fleet.forget_after_s). Its hours are on the page Cost and in the reports."
+            }
+            false => "No agent has reported from a cluster with this name.",
+        };
+        let title = format!("No cluster “{said}”");
+        return problem::not_found(frame, title, vec![why.to_owned()]);
     }
     frame.here = words::address::cluster(&cluster);
     frame.host.clear();
@@ -222,7 +230,8 @@ async fn render(
         let view = own.views.fresh(&own.app).await;
         let view = view.seen_with(&frame.grant).seen_with(&one);
         let days = day::of_clusters(&own, &view).await;
-        let making = move || rendered(&own.app, &view, frame, (state, is_packed), days);
+        let ever = forgotten::ever(&own.app, &view, &frame.grant).await;
+        let making = move || rendered(&own.app, (&view, ever), frame, (state, is_packed), days);
         let made = apart(making).await;
         made.map_err(|error| NotRendered::Broken(Arc::new(error)))
     };
@@ -247,10 +256,11 @@ fn address(state: Option<ledger::State>) -> String {
     words::address::with_query("/fleet", [("state", state.map(ledger::State::name))])
 }
 
-/// The page as it is sent, with the last day of each of the first clusters.
+/// The page as it is sent, with the last day of each of the first clusters; and whether, where there is none, there ever
+/// was one.
 fn rendered(
     app: &App,
-    view: &FleetView,
+    (view, ever): (&FleetView, Option<bool>),
     frame: Frame,
     (state, is_packed): (Option<ledger::State>, bool),
     days: Vec<day::Day>,
@@ -262,7 +272,11 @@ fn rendered(
     let mut open = app.incidents.open(&frame.grant);
     open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
     let open = incidents::headline(&open, view, app.currency());
-    let mut page = page(&app.config.ingest.grpc_listen, view, &frame, state, open);
+    let mut page = page(view, &frame, state, open);
+    page.is_forgotten = ever == Some(true);
+    if ever == Some(false) {
+        page.connect = Some(connect(&app.config.ingest.grpc_listen, &frame.host));
+    }
     // Sections have the clusters in the order of the view.
     let drawn = page.sections.iter_mut().flat_map(|it| &mut it.clusters);
     for (cluster, day) in drawn.zip(days) {
@@ -301,14 +315,12 @@ fn packed(plain: &[u8]) -> Bytes {
 }
 
 fn page<'a>(
-    grpc_listen: &str,
     view: &FleetView,
     frame: &'a Frame,
     filter: Option<ledger::State>,
     incidents: Option<incidents::Headline>,
 ) -> FleetPage<'a> {
     let live = view.counts(Origin::Live);
-    let is_empty = view.clusters.is_empty();
     FleetPage {
         title: title(view, frame),
         stands: stands(view),
@@ -325,7 +337,8 @@ fn page<'a>(
             .collect(),
         is_alone: view.clusters.len() == 1,
         filter: filter.map(|state| words::look(state).name),
-        connect: is_empty.then(|| connect(grpc_listen, &frame.host)),
+        connect: None,
+        is_forgotten: false,
         frame,
     }
 }

@@ -65,6 +65,8 @@ struct GpuPage {
     watermark: Option<&'static str>,
     watermark_sentence: &'static str,
     one_sample: bool,
+    /// Whether the cluster says that its node went.
+    is_gone: bool,
     /// Whether only the store knows it: then it has no readings.
     is_forgotten: bool,
     second: Option<String>,
@@ -215,6 +217,8 @@ pub async fn show(
     page.job = job.map(|(key, rank)| (address::run(&key), Name::new(&key.run.job.name), rank));
     page.incidents = incidents;
     page.is_forgotten = is_forgotten;
+    let node = view.node(&live.key.cluster, &live.node);
+    page.is_gone = node.is_some_and(|(part, node)| part.has_gone(node));
     page.second = second.map(|it| {
         let node = text::harmless(&it.node, text::SHOWN_CHARACTERS);
         format!("agent {} on node {node}", it.agent)
@@ -287,6 +291,7 @@ fn page(
         watermark_sentence: words::watermark_sentence(live.origin),
         one_sample: is_one_sample(live),
         is_forgotten: false,
+        is_gone: false,
         second: None,
         job: None,
         incidents: Beside::default(),
@@ -326,8 +331,7 @@ fn page(
 }
 
 fn shares(view: &FleetView, key: &ResourceKey) -> Vec<ShareLine> {
-    let found = view.gpus().find(|gpu| gpu.key == *key);
-    let shares = found.map_or(&[][..], |gpu| &gpu.shares);
+    let shares = view.gpu(key).map_or(&[][..], |gpu| &gpu.shares);
     shares
         .iter()
         .map(|share| ShareLine {

@@ -39,6 +39,8 @@ struct NodePage {
     cluster_address: String,
     node: Name,
     silent: Option<String>,
+    /// Whether the cluster says that it went.
+    is_gone: bool,
     /// Whether only the store knows it: then nothing of it has a reading.
     is_forgotten: bool,
     summary: String,
@@ -199,6 +201,7 @@ fn page(
                 text::ago(at, since)
             )
         }),
+        is_gone: part.has_gone(found),
         is_forgotten: false,
         summary: summary(found, at),
         incidents: Beside::default(),

@@ -16,7 +16,7 @@ use super::fleet::{self, Connect};
 use super::frame::{self, Frame};
 use crate::today::blind::{self, BlindSpot};
 use crate::today::{Change, Kind, NO_OWNER, OverBudget, Section, Today, Unmeasured, Waste};
-use crate::view::Counts;
+use crate::view::{Counts, forgotten};
 use crate::web::Web;
 use crate::words;
 use crate::words::text::{self, Name, amount, counted, grouped};
@@ -42,6 +42,8 @@ struct TodayPage {
     blind: Vec<BlindSpot>,
     others: Option<String>,
     connect: Option<Connect>,
+    /// Whether what reported is in no list any more.
+    is_forgotten: bool,
     past_failed: bool,
 }
 
@@ -54,6 +56,8 @@ struct Part {
     line: String,
     /// Why there is nothing to count.
     no_gpus: Option<String>,
+    /// Whether that is because its nodes went.
+    is_scaled_to_zero: bool,
     bar: Vec<Slice>,
     figures: Vec<Figure>,
     rows: Vec<Row>,
@@ -106,7 +110,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
     let today = web.todays.get(&web.app, &view, &web.specs, &frame.grant);
     let today = today.await;
-    let is_empty = view.clusters.is_empty();
+    let ever = forgotten::ever(&web.app, &view, &frame.grant).await;
     let page = TodayPage {
         headline: headline(&today),
         budgets: today
@@ -121,7 +125,9 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
             .collect(),
         blind: blind::with_inventory(&web.app, &frame.grant, &view),
         others: others(&today),
-        connect: is_empty.then(|| fleet::connect(&web.app.config.ingest.grpc_listen, &frame.host)),
+        connect: (ever == Some(false))
+            .then(|| fleet::connect(&web.app.config.ingest.grpc_listen, &frame.host)),
+        is_forgotten: ever == Some(true),
         past_failed: today.past_failed,
         frame: Frame {
             at: today.at,
@@ -206,6 +212,7 @@ fn part(section: &Section, today: &Today, stands: bool) -> Part {
             _ => line(&section.counts),
         },
         no_gpus: section.no_gpus(),
+        is_scaled_to_zero: section.is_scaled_to_zero(),
         bar: bar(&section.counts, origin),
         figures: figures(section, &today.currency, stands),
         rows: section

@@ -1,4 +1,5 @@
-//! Resources by their names and by who told of them, for who follows a link to one that the fleet has forgotten.
+//! Resources by their names and by who told of them, for who follows a link to one that the fleet has forgotten; and of
+//! which clusters there are any.
 
 use gpufleet_telemetry::identity::AgentId;
 
@@ -60,5 +61,33 @@ impl Store {
         }
         self.set_aside(&bad).await?;
         Ok(all)
+    }
+
+    /// Whether anything of this cluster is stored.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn has_cluster(&self, name: &str) -> Result<bool, StoreError> {
+        let sql = "SELECT cluster FROM subject WHERE lease = $1 AND cluster = $2 LIMIT 1";
+        Ok(self.cluster_by(sql, name).await?.is_some())
+    }
+
+    /// The next cluster of which anything is stored, in the database's order of names; none behind the last. Each takes
+    /// one look into an index, however many resources it has.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn cluster_after(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let sql = "SELECT cluster FROM subject WHERE lease = $1 AND cluster > $2
+             ORDER BY cluster LIMIT 1";
+        self.cluster_by(sql, name).await
+    }
+
+    async fn cluster_by(&self, sql: &str, name: &str) -> Result<Option<String>, StoreError> {
+        let doing = "reading which clusters there are";
+        let values = [Value::Text(&self.0.lease), Value::Text(name)];
+        let rows = self.ask(sql, &values).await.doing(doing)?;
+        let found = rows.first().map(|it| it.text(0)).transpose();
+        Ok(found.doing(doing)?.map(str::to_owned))
     }
 }

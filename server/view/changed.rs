@@ -164,7 +164,7 @@ async fn read(
 
 /// What people call the GPUs and shares among these ids.
 fn names<'a>(parts: &[&'a Arc<ClusterView>], ids: &BTreeSet<&str>) -> BTreeMap<&'a str, String> {
-    let nodes = parts.iter().flat_map(|it| &it.nodes);
+    let nodes = parts.iter().flat_map(|it| it.nodes.iter().chain(&it.ended));
     let gpus = nodes.flat_map(|it| &it.gpus);
     let all = gpus.flat_map(|gpu| {
         std::iter::once((gpu, gpu)).chain(gpu.shares.iter().map(move |it| (gpu, it)))

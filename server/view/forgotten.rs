@@ -1,16 +1,22 @@
 //! What was silent for so long that the fleet knows it no more (`fleet.forget_after_s`), as the store knows it: links
 //! of incidents, events and bills lead there for as long as these are kept. It is in no list and in no count.
+//!
+//! Limits: of at most [`MAX_CLUSTERS`] clusters it is looked whether there ever was a live one.
 
 use std::sync::Arc;
 
-use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::identity::{Origin, ResourceKind};
 
 use super::{FleetView, gather};
 use crate::App;
 use crate::auth::Grant;
 use crate::fleet::Live;
+use crate::fleet::naming::origin_of;
 use crate::store::StoreError;
 use crate::store::model::ResourceKey;
+
+/// Most clusters that are looked at: agents may give any names.
+const MAX_CLUSTERS: usize = 100;
 
 /// A resource that was looked for.
 pub struct Found {
@@ -60,6 +66,40 @@ pub async fn gpu(
         live: Live::stored(it),
         is_forgotten: true,
     }))
+}
+
+/// Of which origin something is stored that a reader may see: that of the cluster that he is bound to, else live where
+/// any cluster was; none where nothing is.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn was_there(app: &App, grant: &Grant) -> Result<Option<Origin>, StoreError> {
+    if let Some(bound) = &grant.cluster {
+        let is_there = app.store.has_cluster(bound).await?;
+        return Ok(is_there.then(|| origin_of(bound)));
+    }
+    let mut last = String::new();
+    for _ in 0..MAX_CLUSTERS {
+        match app.store.cluster_after(&last).await? {
+            Some(name) if origin_of(&name) == Origin::Live => return Ok(Some(Origin::Live)),
+            Some(name) => last = name,
+            None => break,
+        }
+    }
+    Ok(None)
+}
+
+/// Of a picture without a cluster, whether anything was there that a reader may see: so not before the first agent came.
+/// None of one with a cluster, and where the store does not answer.
+pub async fn ever(app: &App, view: &FleetView, grant: &Grant) -> Option<bool> {
+    if !view.clusters.is_empty() {
+        return None;
+    }
+    let was = was_there(app, grant).await;
+    let was = was.inspect_err(|error| {
+        tracing::error!(%error, "whether anything was ever reported cannot be read");
+    });
+    Some(was.ok()?.is_some())
 }
 
 /// The picture with a node, or as it was where neither fleet nor store knows the node, or the token may not see its

@@ -25,9 +25,10 @@ pub fn gather(app: &App) -> FleetView {
         ..Grouping::default()
     };
     app.fleet.visit(|live| grouping.add(live, at));
+    let is_gone = |cluster: &str, node: &str| app.inventory.is_gone(cluster, node);
     FleetView {
         server_clock: app.fleet.server_clock(),
-        ..grouping.finish(at)
+        ..grouping.finish(at, &is_gone)
     }
 }
 
@@ -38,11 +39,11 @@ pub fn is_one_sample(live: &Live) -> bool {
         && told.map_or(live.first_seen == live.last_point, |samples| samples == "1")
 }
 
-/// The picture of the given resources.
+/// The picture of the given resources, of which nobody says that their nodes went.
 pub(crate) fn of<'a>(lives: impl Iterator<Item = &'a Live>, at: Timestamp) -> FleetView {
     let mut grouping = Grouping::default();
     lives.for_each(|live| grouping.add(live, at));
-    grouping.finish(at)
+    grouping.finish(at, &|_, _| false)
 }
 
 /// Clusters in the order they are shown in: by origin, then by name.
@@ -84,9 +85,11 @@ impl Grouping {
         }
     }
 
-    fn finish(self, at: Timestamp) -> FleetView {
+    /// With what says of a node of a cluster whether it went.
+    fn finish(self, at: Timestamp, is_gone: &dyn Fn(&str, &str) -> bool) -> FleetView {
         let clusters = self.clusters.into_iter().map(|((origin, name), nodes)| {
-            let has_ended = |parts: &NodeParts| parts.has_ended(origin, at);
+            let is_gone = |node: &str| is_gone(&name, node);
+            let has_ended = |parts: &NodeParts| parts.has_ended(origin, at, is_gone);
             let (ended, nodes): (Vec<_>, Vec<_>) = nodes.into_values().partition(has_ended);
             let [ended, nodes] = [ended, nodes].map(|all| {
                 let finished = all.into_iter().map(|parts| parts.finish(origin, at));
@@ -113,10 +116,11 @@ impl Grouping {
 }
 
 impl NodeParts {
-    /// Whether only processes told of it, and none is heard any more. A recording that has ended stays.
-    fn has_ended(&self, origin: Origin, at: Timestamp) -> bool {
-        let is_process = !self.contact.is_of_machine();
-        is_process && origin != Origin::Recorded && self.contact.is_silent(at)
+    /// Whether nothing of it is heard any more, and only processes told of it or it went, so that nothing will be. A
+    /// recording that has ended stays.
+    fn has_ended(&self, origin: Origin, at: Timestamp, is_gone: impl Fn(&str) -> bool) -> bool {
+        let is_silent = origin != Origin::Recorded && self.contact.is_silent(at);
+        is_silent && (!self.contact.is_of_machine() || is_gone(&self.node.name))
     }
 
     fn finish(mut self, origin: Origin, at: Timestamp) -> NodeView {

@@ -53,6 +53,8 @@ mod fleet;
 
 mod forgotten;
 
+mod gone;
+
 mod incidents;
 
 mod jobs;

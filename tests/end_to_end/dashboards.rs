@@ -27,6 +27,10 @@ use serde_json::Value;
 use crate::peers::Peer;
 use crate::{alerts, incidents, made};
 
+mod choices;
+
+use choices::Choice;
+
 /// From the start of Prometheus until every panel has data: two scrapes for rates, a tick for the server.
 const DATA_LIMIT: Duration = Duration::from_secs(120);
 
@@ -36,7 +40,7 @@ const FAULT_LIMIT: Duration = Duration::from_secs(400);
 
 const SIGNING_KEY: &str = "s1gn1ng-key-of-the-webhook";
 
-/// The fault of the test's own node, which has all of them.
+/// The fault of the test's own node, which has all of them, and its cluster.
 const MADE: &str = "made";
 
 /// A fleet of which nothing is heard any more.
@@ -104,6 +108,8 @@ struct Asked {
     panel: String,
     expr: String,
     says: Says,
+    /// What its dashboard can be narrowed down to.
+    choices: Vec<Choice>,
 }
 
 /// What the source of a panel says that Grafana does not need.
@@ -137,11 +143,16 @@ impl Asked {
             .any(|(what, _why)| self.expr.contains(what))
     }
 
-    /// The query as it is asked of the fleet that has the panel's fault, or of what is live.
-    fn of_fault(&self) -> String {
+    /// The query as it is asked of the fleet that has the panel's fault, or of what is live: of what it takes one at a time,
+    /// for each that is offered there.
+    fn of_fault(&self, peer: &Peer) -> Vec<String> {
+        let each = |cluster: &str, chosen: &[(&str, &str)]| {
+            let queries = choices::each(&self.expr, &self.choices, (peer, cluster), chosen);
+            queries.iter().map(|it| put_in(it, chosen)).collect()
+        };
         let fault = self.says.fault.as_deref().unwrap_or(MADE);
         if fault == MADE {
-            return self.of(&CHOSEN);
+            return each(MADE, &CHOSEN);
         }
         let cluster = cluster(fault);
         let mut chosen = CHOSEN;
@@ -149,11 +160,11 @@ impl Asked {
         chosen[1].1 = &cluster;
         // A simulated counter moves with its tick, every 10 s.
         chosen[7].1 = "40s";
-        self.of(&chosen)
+        each(&cluster, &chosen)
     }
 }
 
-/// A query with what Grafana puts in. Of what it takes one at a time the test asks for all: who has a fault is among them.
+/// A query with what Grafana puts in. Of what it takes one at a time, where none was put in before, all are asked for.
 fn put_in(query: &str, chosen: &[(&str, &str)]) -> String {
     let query = query.replace("=\"$one_", "=~\"$");
     let query = query.replace("$one_", "$");
@@ -174,41 +185,19 @@ fn asked(dashboards: &Dashboards) -> Vec<Asked> {
         let panels = panels.iter().filter(|it| it["type"] != "row");
         for (panel, says) in panels.zip(said(path)) {
             assert_eq!(panel["title"], says.title, "{}", path.display());
+            let choices = choices::of(dashboard);
             let queries = panel["targets"].as_array().into_iter().flatten();
             found.extend(queries.filter_map(|it| {
                 Some(Asked {
                     panel: format!("{}: {}", path.display(), says.title),
                     expr: it["expr"].as_str()?.to_owned(),
                     says: says.clone(),
+                    choices: choices.clone(),
                 })
             }));
         }
     }
     assert!(found.len() > 100, "only {} queries", found.len());
-    found
-}
-
-/// What the choices at the top of the dashboards are made of: a label and the series that have it, each once.
-fn choices(dashboards: &Dashboards) -> BTreeSet<(String, String)> {
-    let lists = dashboards
-        .iter()
-        .flat_map(|(_, it)| it["templating"]["list"].as_array());
-    let queries = lists
-        .flatten()
-        .filter_map(|it| it["query"]["query"].as_str());
-    let parts = queries.map(|query| {
-        let inside = query.strip_prefix("label_values(");
-        let inside = inside.and_then(|it| it.strip_suffix(')'));
-        let (series, label) = inside
-            .and_then(|it| it.rsplit_once(", "))
-            .unwrap_or_else(|| panic!("{query} asks for the values of no label"));
-        (
-            label.to_owned(),
-            put_in(series, &[&REAL[..], &CHOSEN].concat()),
-        )
-    });
-    let found: BTreeSet<_> = parts.collect();
-    assert!(found.len() > 5, "only {} choices", found.len());
     found
 }
 
@@ -262,7 +251,7 @@ fn said(path: &Path) -> Vec<Says> {
 fn everything(scrape: u64, now_seconds: f64) -> Latest {
     let on_node = |kind, id: &str| {
         Resource::new(kind, id)
-            .with(attribute::CLUSTER, "made")
+            .with(attribute::CLUSTER, MADE)
             .with(attribute::NODE, "node-9")
     };
     let resources = [
@@ -276,7 +265,7 @@ fn everything(scrape: u64, now_seconds: f64) -> Latest {
             .with(attribute::PARENT, "GPU-made")
             .with(attribute::MIG_PROFILE, "1g.10gb"),
         on_node(ResourceKind::Rank, "a/llm/u/0/5")
-            .with(attribute::JOB, "llm")
+            .with(attribute::JOB, "a/llm/u")
             .with(attribute::ATTEMPT, "0")
             .with(attribute::RANK, "5"),
         on_node(ResourceKind::Endpoint, "http://127.0.0.1:8000/metrics")
@@ -363,16 +352,6 @@ fn fleets(world: &World, server: &server::Server, asked: &[Asked]) -> BTreeMap<S
     faults.into_iter().zip(steady_seeds()).map(start).collect()
 }
 
-/// That every choice has values.
-fn offers_every_choice(prometheus: &Peer, dashboards: &Dashboards) {
-    let mut choices = choices(dashboards);
-    wait::until("there is something to choose", DATA_LIMIT, || {
-        choices.retain(|(label, series)| prometheus.label_values(label, series).is_empty());
-        eprintln!("nothing to choose from yet: {choices:?}");
-        choices.is_empty().then_some(())
-    });
-}
-
 /// That annotations mark the incidents of the fleets.
 fn marks_incidents(prometheus: &Peer, dashboards: &Dashboards) {
     for query in annotations(dashboards) {
@@ -450,7 +429,7 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
         missing.is_empty().then_some(())
     });
     for (peer, dashboards) in peers.into_iter().zip(&all) {
-        offers_every_choice(peer, dashboards);
+        choices::are_offered(peer, dashboards);
     }
     wait::until("the ranks of every fleet are compared", FAULT_LIMIT, || {
         let is_compared = |it: &String| incidents::compared(&server, &cluster(it)).is_some();
@@ -469,8 +448,9 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
     );
     wait::until("every fault is seen where it is shown", FAULT_LIMIT, || {
         unseen.retain(|(peer, it)| {
-            let values = numbers(peer, &it.of_fault());
-            !values.iter().any(|value| *value > it.says.over)
+            let is_over = |value: &f64| *value > it.says.over;
+            let mut queries = it.of_fault(peer).into_iter();
+            !queries.any(|query| numbers(peer, &query).iter().any(is_over))
         });
         let first = unseen.iter().map(|(_, it)| it.panel.as_str());
         let first: Vec<&str> = first.take(9).collect();

@@ -185,8 +185,30 @@ fn a_pod_that_waits_is_in_the_queue_with_its_reason_and_a_node_without_an_agent_
     let again = queue_is(&server, "it is read anew", is_seen);
     assert_eq!(again["unwell_nodes"][0], told, "{again}");
     assert_eq!(again["changes"][0]["what"], "is gone", "{again}");
-    assert_eq!(api.refused(), [].into(), "asked what nobody may ask");
+    // The other is scaled down too, and its agent with it: that is no silent node and costs nothing.
+    let gpus_are = |count: usize| {
+        wait::until("so many GPUs are there", LIMIT, || {
+            let fleet = server.get("/api/v1/fleet").json();
+            (fleet["live"]["gpus"] == count).then_some(fleet)
+        })
+    };
+    gpus_are(2);
+    api.delete_node("node-1");
     agent.stop();
+    assert_eq!(gpus_are(0)["silent_nodes"], 0);
+    let metrics = server.get("/metrics").text();
+    let silent = "gpufleet_server_nodes{cluster=\"test\",origin=\"live\",state=\"silent\"} 0\n";
+    assert!(metrics.contains(silent), "{metrics}");
+    let doctor = server.get("/api/v1/doctor").json();
+    let findings = doctor["findings"].as_array().expect("a list");
+    let is_silent = |it: &Value| it["id"] == "state-no_sample";
+    assert!(!findings.iter().any(is_silent), "{doctor}");
+    let page = server.get("/clusters/test/nodes/node-1").text();
+    assert!(page.contains("The cluster says that it is gone"), "{page}");
+    wait::until("nothing is wrong with it", LIMIT, || {
+        open_incidents(&server).is_empty().then_some(())
+    });
+    assert_eq!(api.refused(), [].into(), "asked what nobody may ask");
     server.stop();
 }
 

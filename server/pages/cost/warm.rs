@@ -46,9 +46,10 @@ pub(crate) async fn make(web: &Web) {
     let (grant, at) = (Grant::default(), web.app.clock.now());
     let terms = web.app.money.terms();
     let view = web.views.get(&web.app).await;
-    for (_, cluster) in scopes(&view, &grant, true) {
+    let scopes = scopes(&web.app, &view, &grant, true).await;
+    // Who asks for them is told why they cannot be made.
+    for (_, cluster) in scopes.unwrap_or_default() {
         let scope = (cluster, report::month_of(at), terms.number);
-        // Who asks for it is told why it cannot be made.
         if let Err(error) = kept(web, &terms, scope, at).await {
             tracing::debug!(%error, "a month could not be made ahead");
         }

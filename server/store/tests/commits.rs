@@ -76,6 +76,11 @@ both! {
             assert_eq!(resource.last_seen, later.start());
         }
         assert_eq!(bench.store.resources(Some("other"), None).await.unwrap(), []);
+        let (store, live) = (&bench.store, Some("live".to_owned()));
+        assert_eq!(store.cluster_after("").await.unwrap(), live);
+        assert_eq!(store.cluster_after("live").await.unwrap(), None);
+        let has = async |name: &str| store.has_cluster(name).await.unwrap();
+        assert!(has("live").await && !has("other").await);
     }
 }
 

@@ -144,3 +144,73 @@ async fn what_only_the_store_may_know_is_not_called_unknown_where_it_does_not_an
     let (status, _) = server.get(&format!("/clusters/prod/gpus/{GPU}")).await;
     assert_eq!(status, StatusCode::OK, "what is live is known");
 }
+
+#[tokio::test]
+async fn a_fleet_at_zero_for_longer_than_a_day_has_its_money_and_is_not_taken_for_one_that_never_was()
+ {
+    let mut server = super::today::priced(fixture::fleet()).await;
+    super::filled::fill(&server).await;
+    let later_s = 86_460;
+    let later = fixture::NOW.shifted(later_s * NANOS_PER_SECOND);
+    server.fleet.take_commit(later);
+    server.pass(later_s.unsigned_abs());
+    let money = [
+        "<td data-label=\"Team\">unowned</td>",
+        "<dt>Total</dt>",
+        "The whole report",
+        "Idle now: 0 GPUs are idle",
+    ];
+    let (_, page) = server.get("/cost").await;
+    for words in [&money[..], &["<h2>Live clusters: this month</h2>"]].concat() {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    for address in ["/", "/fleet"] {
+        let (_, page) = server.get(address).await;
+        assert!(page.contains("Nothing has reported for longer"), "{page}");
+        for never in ["No agent has reported yet", "Connect the first node"] {
+            assert!(!page.contains(never), "{address}: {never}: {page}");
+        }
+    }
+    let (status, page) = server.get("/clusters/prod").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert!(page.contains("Nothing has reported from it"), "{page}");
+
+    // Who is bound to a cluster is told the same of that one alone.
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = ["prod", "other"].map(|cluster| {
+        let file = folder.path().join(cluster);
+        std::fs::write(&file, format!("{TOKEN}-{cluster}")).unwrap();
+        TokenFile {
+            role: Role::Read,
+            file: file.display().to_string(),
+            cluster: Some(cluster.to_owned()),
+        }
+    });
+    let auth = AuthConfig {
+        tokens: tokens.into(),
+        ..AuthConfig::default()
+    };
+    server.router = super::super::router(App {
+        access: Arc::new(Access::load(&auth).unwrap()),
+        ..server.app.clone()
+    });
+    let ask = async |cluster: &str, address: &str| {
+        let token = format!("Bearer {TOKEN}-{cluster}");
+        let request = Request::get(address).header(header::AUTHORIZATION, token);
+        let answer = server.ask(request.body(Body::empty()).unwrap()).await;
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        String::from_utf8_lossy(&body).into_owned()
+    };
+    let page = ask("prod", "/cost").await;
+    for words in [&money[..], &["<h2>prod: this month</h2>", "cluster=prod\""]].concat() {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    let page = ask("other", "/cost").await;
+    assert!(page.contains("No GPU has reported yet"), "{page}");
+    let page = ask("other", "/clusters/prod").await;
+    assert!(!page.contains("Nothing has reported from it"), "{page}");
+    for (cluster, never) in [("prod", false), ("other", true)] {
+        let page = ask(cluster, "/").await;
+        assert_eq!(page.contains("No agent has reported yet"), never, "{page}");
+    }
+}

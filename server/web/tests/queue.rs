@@ -6,7 +6,7 @@ use gpufleet_program::kubernetes::Refusal;
 use super::*;
 use crate::inventory::known::{Bound, Moment, Pod, Pods};
 
-const NOW: Moment = Moment {
+pub(super) const NOW: Moment = Moment {
     at: fixture::NOW,
     monotonic: Duration::ZERO,
 };
@@ -20,7 +20,7 @@ async fn asking() -> Fixture {
     server_with(config, fixture::fleet(), false).await
 }
 
-fn node(name: &str) -> Node {
+pub(super) fn node(name: &str) -> Node {
     Node {
         name: name.to_owned(),
         model: "nvidia-h100-80gb".to_owned(),

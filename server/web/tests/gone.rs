@@ -1,0 +1,117 @@
+//! A node that the cluster says is gone: once it is not heard any more it is in no count, no cost and no list of what is
+//! silent, and has its page.
+
+use super::queue::{self, node};
+use super::today::dollars;
+use super::*;
+use crate::auth::Grant;
+use crate::money::now;
+
+/// The node of the fixture that is silent.
+const SILENT: &str = "h100-08";
+
+/// A server with these at ten dollars a GPU-hour, whose cluster `prod` says that it had the nodes of the fixture and has
+/// all of them but one.
+async fn without(lives: Vec<Live>, gone: Option<&str>) -> Fixture {
+    let mut config = Config::for_tests();
+    let card = "NVIDIA H100 80GB HBM3".to_owned();
+    config.detect.gpu_hour_usd.insert(card, "10".to_owned());
+    config.inventory.source = "kubernetes".to_owned();
+    config.inventory.cluster = "prod".to_owned();
+    config.inventory.kubernetes_url = "http://127.0.0.1:1".to_owned();
+    let server = server_with(config, lives, false).await;
+    let names = (0..9).map(|number| format!("h100-{number:02}"));
+    let mut nodes: Vec<_> = names.map(|it| node(&it)).collect();
+    {
+        let mut known = server.inventory.known();
+        known.all_nodes(nodes.clone(), queue::NOW);
+        nodes.retain(|it| Some(&*it.name) != gone);
+        known.all_nodes(nodes, queue::NOW);
+    }
+    server
+}
+
+#[tokio::test]
+async fn what_is_not_heard_and_gone_is_no_blind_spot_costs_nothing_and_pages_nobody() {
+    for (gone, gpus, silent) in [
+        (None, 73_i64, 1_i64),
+        (Some(SILENT), 65, 0),
+        // The cluster may say what it likes of a node whose agent tells something.
+        (Some("h100-07"), 73, 1),
+    ] {
+        let server = without(fixture::fleet(), gone).await;
+        let today = server.json("/api/v1/today").await;
+        let live = &today["sections"][0];
+        let unobserved = &live["counts"]["by_state"]["unobserved"];
+        assert_eq!(
+            (&live["counts"]["gpus"], unobserved),
+            (&gpus.into(), &(3 + 8 * silent).into()),
+            "{gone:?}: {live}"
+        );
+        assert_eq!(dollars(&live["nano_per_day"]), gpus * 240, "{gone:?}");
+        let fleet = server.json("/api/v1/fleet").await;
+        assert_eq!(fleet["silent_nodes"], silent, "{gone:?}");
+        let doctor = server.json("/api/v1/doctor").await;
+        let findings = doctor["findings"].as_array().unwrap();
+        let is_found = findings.iter().any(|it| it["id"] == "state-no_sample");
+        assert_eq!(is_found, silent > 0, "{gone:?}: {doctor}");
+        let (_, metrics) = server.get("/metrics").await;
+        for series in [
+            format!("nodes{{cluster=\"prod\",origin=\"live\",state=\"silent\"}} {silent}\n"),
+            format!(
+                "gpus{{cluster=\"prod\",origin=\"live\",state=\"unobserved\"}} {}\n",
+                3 + 8 * silent
+            ),
+        ] {
+            assert!(metrics.contains(&series), "{gone:?}: {series}");
+        }
+        let (_, page) = server.get("/").await;
+        let is_blind = page.contains("1 node with 8 GPUs silent");
+        assert_eq!(is_blind, silent > 0, "{gone:?}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn a_gone_node_has_its_page_and_what_ran_on_it_its_price() {
+    let gpu = "GPU-prod-h100-08-0000";
+    for is_gone in [false, true] {
+        let server = without(fixture::fleet(), is_gone.then_some(SILENT)).await;
+        for (address, gone, mend) in [
+            (
+                format!("/clusters/prod/nodes/{SILENT}"),
+                "The cluster says that it is gone",
+                "says what stands in its way",
+            ),
+            (
+                format!("/clusters/prod/gpus/{gpu}"),
+                "The cluster says that its node is gone",
+                "Look whether the agent on its node runs",
+            ),
+        ] {
+            let (status, page) = server.get(&address).await;
+            assert_eq!(status, StatusCode::OK, "{address}");
+            assert_eq!(page.contains(gone), is_gone, "{address}: {page}");
+            assert_eq!(page.contains(mend), !is_gone, "{address}: {page}");
+        }
+        let (app, terms) = (&server.app, server.app.money.terms());
+        let found = now::walked(app, &terms, &Grant::default(), app.clock.now()).await;
+        let known = found.gpu("prod", gpu).expect("it is known");
+        assert!(known.second.is_some(), "a run on it cost something");
+        assert_eq!(found.all["prod"].contains_key(gpu), !is_gone);
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_whose_nodes_are_all_gone_is_scaled_to_zero_and_not_broken() {
+    let mut lives = fixture::fleet();
+    lives.retain(|it| *it.node == *SILENT);
+    let server = without(lives, Some(SILENT)).await;
+    let today = server.json("/api/v1/today").await;
+    let live = &today["sections"][0];
+    let why = "No node with GPUs is there now: the cluster says that 1 that was there is gone";
+    assert_eq!((&live["no_gpus"], &live["nodes"]), (&why.into(), &0.into()));
+    let (_, page) = server.get("/").await;
+    let says = format!("<p class=\"note\">{why}.</p>");
+    assert!(page.contains(&says), "{page}");
+    assert!(!page.contains("No agent has reported yet"), "{page}");
+}
