@@ -142,7 +142,7 @@ impl Book {
     /// 2. The others become groups, one for each cause, but for what an open incident has explained before.
     /// 3. Each group is handed to its incident, which takes in others that it covers, or begins one.
     /// 4. Incidents take in what they were handed, and open. One that has just opened may be why another is there; what
-    ///    it explains it takes in.
+    ///    it explains it takes in. What one explains that is not open yet goes on meanwhile as it is.
     /// 5. Runs and nodes whose trouble is over leave the incident that they share.
     /// 6. Incidents that were handed nothing are over, or go on unheard.
     /// 7. What was over for long is forgotten.
@@ -219,6 +219,9 @@ impl Book {
             changes.extend(change);
             self.explain(at, &explained, now, changes);
             told.insert(at);
+            if self.incidents[at].state != State::Open {
+                told.extend(self.go_on(&explained, &is_told, now, changes));
+            }
         }
         told
     }

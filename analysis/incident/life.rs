@@ -238,6 +238,17 @@ impl Incident {
         )
     }
 
+    /// A tick at which it is told as what something else may be why of: it is as it was, and costs what it did.
+    pub(super) fn goes_on(&mut self, now: Timestamp) -> Option<Change> {
+        let is_open = self.state == State::Open;
+        if is_open {
+            self.count(now);
+        }
+        (self.seen_at, self.clear_from) = (now, now.max(self.clear_from));
+        let heard_again = self.unheard_since.take().is_some();
+        (is_open && heard_again).then_some(Change::Updated(self.id))
+    }
+
     /// A tick that says nothing of it.
     pub(super) fn not_signalled(
         &mut self,
