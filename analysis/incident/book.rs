@@ -11,7 +11,7 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::breaker::Circuits;
-use super::group::{Group, Nodes, by_trouble, groups};
+use super::group::{Group, Nodes, by_trouble, groups, waiting};
 use super::outage::Outage;
 use super::{BOOT_QUIET_NS, Family, Happened, Incident, MAX_INCIDENTS, Place, Signal, State};
 
@@ -162,8 +162,9 @@ impl Book {
         }
         let mut signals = tick.signals;
         signals.retain(|it| !(settles(it, now) || it.family.is_of_run() && is_quiet(&it.place)));
+        let (signals, waiting) = waiting(signals);
         let all = self.of_clusters(by_trouble(signals, tick.nodes), tick.nodes, now);
-        let mut groups = groups(all);
+        let mut groups = groups(all, waiting);
         groups.retain(|it| !self.has_explained(it));
         let groups = self.broken(groups, tick.runs, now);
         let mut changes = Vec::new();

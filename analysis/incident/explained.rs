@@ -9,7 +9,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::book::{Book, Change};
 use super::group::Group;
-use super::{Evidence, Happened, Incident, MAX_EVIDENCE, Place, Signal, State};
+use super::{Evidence, Family, Happened, Incident, MAX_EVIDENCE, Place, Signal, State};
 
 /// What the log says of what was silent or in hand and turns out to come from something worse: a note, which every older
 /// server reads.
@@ -19,8 +19,12 @@ const WORSE: &str =
 impl Book {
     /// Whether an open incident has explained all of this before.
     pub(super) fn has_explained(&self, group: &Group) -> bool {
+        // With a run that stands go its GPUs that do no work, whatever the run stands for.
+        let waits = group.family.is_without_work();
         let explains = |it: &Incident| {
-            let is_cause = it.state == State::Open && it.family.explains(group.family);
+            let is_why =
+                it.family.explains(group.family) || waits && it.family.explains(Family::Hang);
+            let is_cause = it.state == State::Open && is_why;
             is_cause && group.signals.iter().all(|signal| it.has_explained(signal))
         };
         self.incidents.iter().any(explains)

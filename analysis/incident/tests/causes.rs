@@ -383,3 +383,79 @@ fn what_goes_on_after_what_may_have_been_why_is_gone_is_the_same_incident_and_en
     assert_eq!(world.ticks(4, &both), []);
     assert_eq!(world.ticks(2, &[]), [Change::Resolved(id)], "both are gone");
 }
+
+#[test]
+fn gpus_without_work_of_a_run_that_stands_are_in_its_incident_on_whatever_node_and_are_lost_once() {
+    let hang = of_run(Family::Hang, Some(59), Some(gpu(7, 3)));
+    let causes = [
+        None,
+        Some(signal(Family::GpuFault, gpu(7, 3))),
+        Some(signal(Family::Blind, node(7))),
+        Some(signal(Family::Link, gpu(7, 3))),
+    ];
+    for (family, place) in [
+        (Family::Stalled, None),
+        (Family::Stalled, Some(node(6))),
+        (Family::Idle, Some(gpu(6, 0))),
+    ] {
+        let waits = Signal {
+            price: Price::of(Basis::HeldUnused, Losing::gpus(63, Some(3_000_000_000))),
+            ..of_run(family, None, place)
+        };
+        for cause in &causes {
+            let mut world = World::new();
+            world.tick(std::slice::from_ref(&hang));
+            let id = world.open()[0].id;
+            let mut all = vec![hang.clone(), waits.clone()];
+            all.extend(cause.clone());
+            world.ticks(8, &all);
+            let [one] = world.open()[..] else {
+                panic!("{waits:?} {cause:?}: {:?}", open(&world));
+            };
+            assert_eq!((one.id, one.losing.milli_gpus), (id, 64_000), "{cause:?}");
+            // It moves again, which GPUs tell a tick later.
+            assert_eq!(world.tick(std::slice::from_ref(&waits)), [], "{cause:?}");
+        }
+        // Those of another run wait for something else.
+        let mut other = waits;
+        other.place.run = Some("other".to_owned());
+        let mut world = World::new();
+        world.tick(&[hang.clone(), other]);
+        assert_eq!(world.open().len(), 2, "{family:?}");
+    }
+}
+
+#[test]
+fn gpus_without_work_before_their_run_is_told_to_stand_are_its_incident_then() {
+    let waits = of_run(Family::Stalled, None, Some(node(6)));
+    let mut world = World::new();
+    world.ticks(3, std::slice::from_ref(&waits));
+    let id = world.open()[0].id;
+    let hang = of_run(Family::Hang, Some(59), Some(gpu(7, 3)));
+    assert_eq!(world.ticks(3, &[waits, hang]), [Change::Updated(id)]);
+    let [one] = world.open()[..] else {
+        panic!("{:?}", open(&world));
+    };
+    assert_eq!((one.id, one.family), (id, Family::Hang));
+}
+
+#[test]
+fn gpus_without_work_on_many_nodes_whose_runs_stand_are_no_incident_of_the_cluster() {
+    let of = |family: Family| {
+        let of = move |run: usize| {
+            let mut signal = of_run(family, None, Some(node(run)));
+            signal.place.run = Some(format!("run-{run}"));
+            signal
+        };
+        (0..20).map(of)
+    };
+    let all: Vec<Signal> = of(Family::Hang).chain(of(Family::Stalled)).collect();
+    let mut world = World::new();
+    world.runs.insert("prod".to_owned(), 20);
+    world.ticks(3, &all);
+    let [one] = world.open()[..] else {
+        panic!("{:?}", open(&world));
+    };
+    assert_eq!((one.family, one.places), (Family::Hang, 20));
+    assert_eq!(one.losing.milli_gpus, 20 * 64_000);
+}

@@ -1,5 +1,6 @@
 //! Runs of which some ranks are heard no more: whom the others wait for, and what is said where nobody can tell.
 
+use super::saves::{BOTH, spins};
 use super::*;
 use crate::runs::words::sentence;
 
@@ -222,4 +223,33 @@ async fn what_a_machine_shows_for_seconds_is_not_why_a_rank_stands_and_what_stay
     // Half of the last looks; a port that is down for a minute would be told by itself.
     training.ticks(5, waits_for_9, port(false)).await;
     assert_eq!(training.one().cause, Cause::Network);
+}
+
+#[tokio::test]
+async fn the_gpus_that_spin_while_their_run_waits_are_in_its_incident_and_lost_once() {
+    let mut training = Training::new().await;
+    training.ticks(45, waits_for_9, spins(BOTH)).await;
+    let told = training.one();
+    assert_eq!((told.family, told.place.rank), (Family::Hang, Some(9)));
+    assert_eq!(told.losing.milli_gpus, 16_000, "all of it stands");
+    let said: Vec<&str> = told.evidence.iter().map(|it| &*it.what).collect();
+    assert!(said.contains(&"busy without work"), "{said:?}");
+
+    // A node is lost, and the GPUs of the other spin.
+    let mut training = Training::new().await;
+    let lost = |rank| Does {
+        is_heard: rank < 8,
+        collective_s: Some(150.0),
+        ..STILL
+    };
+    let change = |live: &mut Live| {
+        spins(BOTH)(live);
+        silence(live, "node-2");
+    };
+    training.ticks(50, lost, change).await;
+    let told = training.one();
+    assert_eq!(told.family, Family::Blind);
+    assert_eq!(told.losing.milli_gpus, 16_000, "all of it stands");
+    let said: Vec<&str> = told.evidence.iter().map(|it| &*it.what).collect();
+    assert!(said.contains(&"busy without work"), "{said:?}");
 }
