@@ -1,8 +1,9 @@
 //! The book of incidents: moves each on with the groups of a tick.
 //!
 //! A group belongs to the incidents of its family whose place overlaps its own: to the oldest of them,
-//! which grows to the group's place, takes the others in, and never shrinks again. A group that
-//! belongs to none begins a pending one, unless an open incident has explained it already.
+//! which grows to the group's place, takes the others in, and never shrinks again. Of a run that stands it is the
+//! incident of that run, which goes to the rank that the run waits for once that is found. A group that belongs to none
+//! begins a pending one, unless an open incident has explained it already.
 
 use std::collections::{BTreeMap, BTreeSet};
 
