@@ -9,8 +9,8 @@
 //!   say nothing for [`BOOT_QUIET_NS`] after a node booted. How many links a model has, and how many
 //!   readings of them are a fault, is the detector's to know.
 //! - *One cause, one incident*: a broken GPU explains its heat, its power and its idleness, a broken
-//!   node its GPUs, either the run that waits for them; half of a node's GPUs with the same trouble
-//!   are the node's; more than [`BREAKER_NODES`] nodes and a tenth of a cluster with the same trouble
+//!   node its GPUs, either the run that waits for them, and with a run that stands go its GPUs that do no
+//!   work, on whatever node; half of a node's GPUs with the same trouble are the node's; more than [`BREAKER_NODES`] nodes and a tenth of a cluster with the same trouble
 //!   within minutes are the cluster's: the circuit breaker, one incident where there would be hundreds
 //!   (`outage`); so are many runs with the same trouble within minutes (`breaker`). What opened
 //!   before its cause was known becomes the incident of its cause, under the id that people know; what
@@ -407,6 +407,11 @@ impl Family {
             self,
             Self::Hang | Self::Straggler | Self::Training | Self::Slower
         )
+    }
+
+    /// Whether it is about GPUs that somebody has and that do no work.
+    const fn is_without_work(self) -> bool {
+        matches!(self, Self::Stalled | Self::Idle)
     }
 
     /// Whether trouble of this kind at a place makes that of the other kind there no news.

@@ -1,8 +1,9 @@
 //! The book of incidents: moves each on with the groups of a tick.
 //!
 //! A group belongs to the incidents of its family whose place overlaps its own: to the oldest of them,
-//! which grows to the group's place, takes the others in, and never shrinks again. A group that
-//! belongs to none begins a pending one, unless an open incident has explained it already.
+//! which grows to the group's place, takes the others in, and never shrinks again. Of a run that stands it is the
+//! incident of that run, which goes to the rank that the run waits for once that is found. A group that belongs to none
+//! begins a pending one, unless an open incident has explained it already.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::breaker::Circuits;
-use super::group::{Group, Nodes, by_trouble, groups};
+use super::group::{Group, Nodes, by_trouble, groups, waiting};
 use super::outage::Outage;
 use super::{BOOT_QUIET_NS, Family, Happened, Incident, MAX_INCIDENTS, Place, Signal, State};
 
@@ -142,7 +143,7 @@ impl Book {
     /// 2. The others become groups, one for each cause, but for what an open incident has explained before.
     /// 3. Each group is handed to its incident, which takes in others that it covers, or begins one.
     /// 4. Incidents take in what they were handed, and open. One that has just opened may be why another is there; what
-    ///    it explains it takes in.
+    ///    it explains it takes in. What one explains that is not open yet goes on meanwhile as it is.
     /// 5. Runs and nodes whose trouble is over leave the incident that they share.
     /// 6. Incidents that were handed nothing are over, or go on unheard.
     /// 7. What was over for long is forgotten.
@@ -162,8 +163,9 @@ impl Book {
         }
         let mut signals = tick.signals;
         signals.retain(|it| !(settles(it, now) || it.family.is_of_run() && is_quiet(&it.place)));
+        let (signals, waiting) = waiting(signals);
         let all = self.of_clusters(by_trouble(signals, tick.nodes), tick.nodes, now);
-        let mut groups = groups(all);
+        let mut groups = groups(all, waiting);
         groups.retain(|it| !self.has_explained(it));
         let groups = self.broken(groups, tick.runs, now);
         let mut changes = Vec::new();
@@ -219,6 +221,9 @@ impl Book {
             changes.extend(change);
             self.explain(at, &explained, now, changes);
             told.insert(at);
+            if self.incidents[at].state != State::Open {
+                told.extend(self.go_on(&explained, &is_told, now, changes));
+            }
         }
         told
     }

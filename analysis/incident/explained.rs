@@ -2,14 +2,14 @@
 //!
 //! A cause is often sure later than what it does: a rank is slow after ten steps, that its GPU is hot
 //! takes three ticks. So an open incident whose cause opens becomes the cause's, under the id that people
-//! know; further ones are taken into it. And what was explained is explained for as long as its cause is
-//! open, also where the two end, or are seen, some ticks apart.
+//! know; further ones are taken into it. Until it opens they go on: what may be explained soon is not over. And what
+//! was explained is explained for as long as its cause is open, also where the two end, or are seen, some ticks apart.
 
 use gpufleet_telemetry::time::Timestamp;
 
 use super::book::{Book, Change};
 use super::group::Group;
-use super::{Evidence, Happened, Incident, MAX_EVIDENCE, Place, Signal, State};
+use super::{Evidence, Family, Happened, Incident, MAX_EVIDENCE, Place, Signal, State};
 
 /// What the log says of what was silent or in hand and turns out to come from something worse: a note, which every older
 /// server reads.
@@ -19,8 +19,12 @@ const WORSE: &str =
 impl Book {
     /// Whether an open incident has explained all of this before.
     pub(super) fn has_explained(&self, group: &Group) -> bool {
+        // With a run that stands go its GPUs that do no work, whatever the run stands for.
+        let waits = group.family.is_without_work();
         let explains = |it: &Incident| {
-            let is_cause = it.state == State::Open && it.family.explains(group.family);
+            let is_why =
+                it.family.explains(group.family) || waits && it.family.explains(Family::Hang);
+            let is_cause = it.state == State::Open && is_why;
             is_cause && group.signals.iter().all(|signal| it.has_explained(signal))
         };
         self.incidents.iter().any(explains)
@@ -78,6 +82,28 @@ impl Book {
         for other in others {
             self.take_in(at, other, now, changes);
         }
+    }
+
+    /// What one explains that is not open yet is neither over nor unheard: incidents of it that nothing else is told of at
+    /// this tick go on as they are, until it opens and they become it, or it is gone and they are told again. Returns
+    /// where they are.
+    pub(super) fn go_on(
+        &mut self,
+        explained: &[&Signal],
+        is_told: &dyn Fn(usize) -> bool,
+        now: Timestamp,
+        changes: &mut Vec<Change>,
+    ) -> Vec<usize> {
+        let all = self.incidents.iter().enumerate();
+        let theirs: Vec<usize> = all
+            .filter(|(at, _)| !is_told(*at))
+            .filter(|(_, it)| it.state != State::Resolved && it.is_any_of(explained))
+            .map(|(at, _)| at)
+            .collect();
+        for at in &theirs {
+            changes.extend(self.incidents[*at].goes_on(now));
+        }
+        theirs
     }
 }
 

@@ -1,4 +1,7 @@
 //! One cause, one group: the signals of a tick put together until each group is one thing to mend.
+//!
+//! What explains another kind of trouble does so at its place. GPUs that do no work in a run that stands wait with it on
+//! whatever node, each in its own job's place: they belong to the group that has the run's hang, as its own or explained.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +31,11 @@ impl Signal {
     /// Whether it is about a reader of an agent that is heard.
     pub(crate) fn is_of_a_reader(&self) -> bool {
         (self.family, self.cause) == (Family::Blind, Cause::Reader)
+    }
+
+    /// Whether it is of GPUs that do no work in one of these runs.
+    fn waits_in(&self, runs: &BTreeSet<Place>) -> bool {
+        self.family.is_without_work() && runs.contains(&run_of(&self.place))
     }
 }
 
@@ -60,10 +68,13 @@ impl Group {
     }
 
     /// What it costs now. Signals about one place cost it once; of what it explains counts what loses more,
-    /// because a run that waits loses more than the GPU it waits for.
+    /// because a run that waits loses more than the GPU it waits for. What all GPUs of a run lose that stands has in it
+    /// what those lose that do no work.
     pub fn price(&self) -> Price {
         let own = sum(&self.signals).expect("a group has a signal");
-        let other = sum(&self.explained);
+        let standing = standing(self.signals.iter().chain(&self.explained));
+        let others = self.explained.iter();
+        let other = sum(others.filter(|it| !it.waits_in(&standing)));
         let loses_more = |it: &Price| it.lost().milli_gpus > own.lost().milli_gpus;
         other.filter(loses_more).unwrap_or(own)
     }
@@ -72,16 +83,27 @@ impl Group {
 /// What a signal costs once: a run that waits for two of its ranks waits once.
 fn payer(signal: &Signal) -> Place {
     match is_a_runs(signal.family, &signal.place) {
-        true => Place {
-            cluster: signal.place.cluster.clone(),
-            run: signal.place.run.clone(),
-            ..Place::default()
-        },
+        true => run_of(&signal.place),
         false => signal.place.clone(),
     }
 }
 
-fn sum(signals: &[Signal]) -> Option<Price> {
+/// The run that a place is about, wherever it is; its cluster where it is about none.
+fn run_of(place: &Place) -> Place {
+    Place {
+        cluster: place.cluster.clone(),
+        run: place.run.clone(),
+        ..Place::default()
+    }
+}
+
+/// The runs that stand by these signals.
+fn standing<'a>(signals: impl Iterator<Item = &'a Signal>) -> BTreeSet<Place> {
+    let hangs = signals.filter(|it| it.family == Family::Hang && it.place.run.is_some());
+    hangs.map(|it| run_of(&it.place)).collect()
+}
+
+fn sum<'a>(signals: impl IntoIterator<Item = &'a Signal>) -> Option<Price> {
     let mut by_place: BTreeMap<Place, Price> = BTreeMap::new();
     for signal in signals {
         let most = by_place.entry(payer(signal)).or_insert(signal.price);
@@ -98,9 +120,16 @@ pub(super) type ByTrouble = BTreeMap<Key, Vec<Signal>>;
 
 pub(super) type Key = (Family, Place, Cause);
 
-/// The groups of a tick, what explains others first. That an agent cannot read something explains nothing of
-/// what it tells, and a slow link somewhere in a run nothing of one of its ranks.
-pub(super) fn groups(all: ByTrouble) -> Vec<Group> {
+/// The signals of a tick without those of GPUs that do no work in a run that stands, and these.
+pub(super) fn waiting(signals: Vec<Signal>) -> (Vec<Signal>, Vec<Signal>) {
+    let standing = standing(signals.iter());
+    signals.into_iter().partition(|it| !it.waits_in(&standing))
+}
+
+/// The groups of a tick, what explains others first; what waits in a run that stands comes to where that is. That an
+/// agent cannot read something explains nothing of what it tells, and a slow link somewhere in a run nothing of one of
+/// its ranks.
+pub(super) fn groups(all: ByTrouble, waiting: Vec<Signal>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for ((family, place, _), mut signals) in all {
         signals.sort_by_key(|it| (Reverse(it.severity), it.cause == Cause::Unknown));
@@ -117,6 +146,17 @@ pub(super) fn groups(all: ByTrouble) -> Vec<Group> {
                 explained: Vec::new(),
                 before: Lost::default(),
             }),
+        }
+    }
+    let mut stands_in: BTreeMap<Place, usize> = BTreeMap::new();
+    for (at, group) in groups.iter().enumerate() {
+        for run in standing(group.signals.iter().chain(&group.explained)) {
+            stands_in.entry(run).or_insert(at);
+        }
+    }
+    for signal in waiting {
+        if let Some(at) = stands_in.get(&run_of(&signal.place)) {
+            groups[*at].explained.push(signal);
         }
     }
     groups

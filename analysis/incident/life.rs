@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::book::{Change, SETTLE_NS};
 use super::group::Group;
+use super::trouble::stands;
 use super::{
     Evidence, Family, Happened, Incident, Line, MAX_EVIDENCE, MAX_LOG, Place, REOPEN_NS, Signal,
     StandingRuns, State,
@@ -83,12 +84,8 @@ impl Incident {
         self.learn_remedy(groups);
         let before = self.as_told();
         let own = || groups.iter().flat_map(|it| &it.signals);
-        for group in groups {
-            if !self.place.contains(&group.place) {
-                self.place = group.place.clone();
-            }
-        }
         self.take_words(groups, now);
+        self.take_place(groups);
         // A run that stands for a node that is silent is worse than the silence.
         let explained = groups.iter().flat_map(|it| &it.explained);
         if let Some(worst) = explained.map(|it| it.severity).max() {
@@ -129,12 +126,42 @@ impl Incident {
             }
             State::Open => {
                 if before.0 != self.place {
-                    let said = self.place.node.clone();
-                    let said = said.unwrap_or_else(|| self.place.cluster.clone());
-                    self.tell(now, None, Happened::Widened(said));
+                    let moved = self.moved(&before.0);
+                    self.tell(now, None, moved);
                 }
                 (before != self.as_told() || heard_again).then_some(Change::Updated(self.id))
             }
+        }
+    }
+
+    /// It grows to the places of its groups. A run that stands is where the rank is that it is thought to wait for now,
+    /// and where nobody is named any more it keeps that for as long as its words do.
+    fn take_place(&mut self, groups: &[Group]) {
+        if let [group] = groups
+            && stands(self.family, &self.place)
+        {
+            let names = group.place.node.is_some() || group.place.rank.is_some();
+            if names || group.signals.iter().any(|it| it.what == self.what) {
+                self.place = group.place.clone();
+            }
+            return;
+        }
+        for group in groups {
+            if !self.place.contains(&group.place) {
+                self.place = group.place.clone();
+            }
+        }
+    }
+
+    /// What the log says of a place that is not the one of before: that it is about more, or about whom. The latter is a
+    /// note, which every older server reads.
+    fn moved(&self, before: &Place) -> Happened {
+        let node = self.place.node.as_ref();
+        let said = node.unwrap_or(&self.place.cluster);
+        match self.place.rank {
+            _ if self.place.contains(before) => Happened::Widened(said.clone()),
+            Some(rank) => Happened::Note(format!("it is about rank {rank} on {said}")),
+            None => Happened::Note(format!("it is about {said}")),
         }
     }
 
@@ -236,6 +263,17 @@ impl Incident {
             evidence,
             weight,
         )
+    }
+
+    /// A tick at which it is told as what something else may be why of: it is as it was, and costs what it did.
+    pub(super) fn goes_on(&mut self, now: Timestamp) -> Option<Change> {
+        let is_open = self.state == State::Open;
+        if is_open {
+            self.count(now);
+        }
+        (self.seen_at, self.clear_from) = (now, now.max(self.clear_from));
+        let heard_again = self.unheard_since.take().is_some();
+        (is_open && heard_again).then_some(Change::Updated(self.id))
     }
 
     /// A tick that says nothing of it.

@@ -15,6 +15,8 @@ mod readers;
 
 mod readings;
 
+mod runs;
+
 mod opens;
 
 mod full;

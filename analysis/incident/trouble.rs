@@ -5,7 +5,8 @@
 //!   known may be any: one that is found later is the same trouble's.
 //! - A signal that an incident was told before stays its when its detector thinks of another cause.
 //! - Of a run the cause is what is thought of it: it stands, or makes itself wait, once. Runs have each their own trouble,
-//!   and many with one cause another one.
+//!   and many with one cause another one. One that stands does so once, whomever it is thought to wait for: that is found
+//!   later, or told by others while some are not heard.
 //! - What is a whole cluster's is not what one of its nodes has, but where that node is one of those that have one cause.
 //! - A reader that fails is another trouble than a node that is silent, although it blinds too.
 //!
@@ -54,11 +55,15 @@ impl<'a> Trouble<'a> {
         are_readers[0] == are_readers[1] && (!are_known || self.cause == other.cause)
     }
 
-    /// Whether they are of one family, and one lies in the other.
+    /// Whether they are of one family, and one lies in the other; of a run that stands whether it is the same.
     fn is_there(self, other: Trouble<'_>) -> bool {
         let is_one_run = !self.family.is_of_run() || self.place.run == other.place.run;
         let are_alike = self.place.is_cluster() == other.place.is_cluster();
-        self.family == other.family && is_one_run && are_alike && self.place.overlaps(other.place)
+        let is_in = match stands(self.family, self.place) {
+            true => self.place.cluster == other.place.cluster,
+            false => self.place.overlaps(other.place),
+        };
+        self.family == other.family && is_one_run && are_alike && is_in
     }
 }
 
@@ -120,6 +125,11 @@ impl Place {
     pub(super) const fn is_cluster(&self) -> bool {
         self.node.is_none() && self.gpu.is_none() && self.run.is_none()
     }
+}
+
+/// Whether it is about one run that stands.
+pub(super) fn stands(family: Family, place: &Place) -> bool {
+    family == Family::Hang && place.run.is_some()
 }
 
 /// Whether it is about a run: these have each their own trouble, unless many have it at once (`breaker`).

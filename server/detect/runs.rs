@@ -37,7 +37,7 @@ mod waits;
 
 use brief::Brief;
 pub(super) use broken::is_broken;
-use broken::{activity, is_stepped_with};
+use broken::{activity, is_broken_since, is_stepped_with};
 use learning::Learning;
 pub(super) use quiet::{QUIET_S, is_quiet};
 pub(super) use snapshot::{RankSnapshot, RunSnapshot, all_of, seen};

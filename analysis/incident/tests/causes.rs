@@ -334,3 +334,52 @@ fn what_an_older_version_wrote_asks_for_what_it_is_told_with_now_and_is_no_news_
     let now = world.open()[0];
     assert_eq!((&*now.what, now.remedy), ("XID 79", Some(Remedy::Reboot)));
 }
+
+#[test]
+fn what_goes_on_while_why_it_does_is_not_sure_yet_is_not_over_and_becomes_that() {
+    // A cause opens after 5 ticks in a row, or after as many as are configured; a hang is over after 15 s without a word.
+    for (family, enough) in [
+        (Family::Hang, Family::Link.ticks()),
+        (Family::Hang, 12),
+        (Family::Straggler, 12),
+        (Family::Slower, 12),
+    ] {
+        let mut world = World::new();
+        world
+            .book
+            .open_after(BTreeMap::from([(Family::Link, enough)]));
+        let does = of_run(family, Some(59), Some(gpu(7, 3)));
+        let id = Uuid::from_u128(1);
+        let opened = world.ticks(3, std::slice::from_ref(&does));
+        assert_eq!(opened, [Change::Opened(id)], "{family:?}");
+        let now = world.now;
+        let said = world.book.acknowledge(id, "ada", now);
+        said.expect("it is open");
+        let both = [does, signal(Family::Link, gpu(7, 3))];
+        let changes = world.ticks(enough as usize + 1, &both);
+        assert_eq!(changes, [Change::Updated(id)], "{family:?}");
+        let [one] = world.open()[..] else {
+            panic!("{family:?}: {:?}", open(&world));
+        };
+        assert_eq!((one.id, one.family), (id, Family::Link));
+        assert_eq!(one.acknowledged_by.as_deref(), Some("ada"));
+        let lost = 64.0 * 10.0 * f64::from(enough + 3);
+        assert_eq!(one.lost.gpu_seconds(), lost, "{family:?}: all the while");
+    }
+}
+
+#[test]
+fn what_goes_on_after_what_may_have_been_why_is_gone_is_the_same_incident_and_ends_with_its_own() {
+    let hang = of_run(Family::Hang, Some(59), Some(gpu(7, 3)));
+    let mut world = World::new();
+    world.tick(std::slice::from_ref(&hang));
+    let id = world.open()[0].id;
+    let both = [hang.clone(), signal(Family::Link, gpu(7, 3))];
+    assert_eq!(world.ticks(4, &both), [], "it is not sure");
+    assert_eq!(world.ticks(4, std::slice::from_ref(&hang)), []);
+    let now = world.open()[0];
+    assert_eq!((now.id, now.family), (id, Family::Hang));
+    assert_eq!(now.lost.gpu_seconds(), 64.0 * 80.0);
+    assert_eq!(world.ticks(4, &both), []);
+    assert_eq!(world.ticks(2, &[]), [Change::Resolved(id)], "both are gone");
+}

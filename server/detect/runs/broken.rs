@@ -1,13 +1,14 @@
 //! Whether GPUs of runs compute; broken ones: whether one still does, and whether it may be why its run stands.
 //!
 //! What the driver wants reset (field 230) may work on for days until somebody resets it. A run that made steps with such
-//! a GPU does not stand because of it, unless something else says that it waits for its rank.
+//! a GPU does not stand because of it, unless something else says that it waits for its rank. Nor does one whose GPU broke
+//! once it had stood for long.
 //!
 //! Limits: when the driver began to ask is known by events; of a GPU of which only readings say it, it began before.
 
 use gpufleet_analysis::hang::Hang;
 use gpufleet_analysis::ledger::{Reason, State};
-use gpufleet_telemetry::time::NANOS_PER_SECOND;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use crate::detect::gather::GpuSnapshot;
 
@@ -53,4 +54,9 @@ pub(super) fn is_stepped_with(seen: &GpuSnapshot, hang: &Hang) -> bool {
     let broke_before = seen.health_at.is_none_or(|at| at < stepped);
     let is_asked = is_broken(seen) && seen.status.reason == Reason::RecoveryAction;
     is_asked && !hang.is_first && broke_before
+}
+
+/// Whether it broke after this moment, by an event that says when.
+pub(super) fn is_broken_since(seen: &GpuSnapshot, moment: Timestamp) -> bool {
+    seen.broken.is_some_and(|(_, at)| at > moment)
 }

@@ -4,6 +4,10 @@
 //! those that are heard, the ranks of a node that fell silent as it last stepped are named first, and not where more
 //! than half of all are silent, because then it is more likely the way to them that is gone.
 //!
+//! What breaks or falls silent once a run has stood for so long that it is called so is not why: the others waited
+//! before, as while the agents of a cluster are exchanged node by node. It goes on waiting for whom it waited, also where
+//! that rank is not heard meanwhile. Only who waits in collectives may name another.
+//!
 //! Why a rank stands that is heard is what most looks at it say ([`Causes`]), of the last two minutes since it is told.
 //!
 //! Limits: a server that begins anew has the steps of a run of the last minutes, and before them the number of the last
@@ -23,8 +27,8 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::slow::{Causes, read};
 use super::{
-    Brief, Gpus, RankSnapshot, RunSnapshot, TickSnapshot, activity, all_of, gpu_of, is_broken,
-    is_heard, is_stepped_with, place, seconds,
+    Brief, Gpus, QUIET_S, RankSnapshot, RunSnapshot, TickSnapshot, activity, all_of, gpu_of,
+    is_broken, is_broken_since, is_heard, is_stepped_with, place, seconds,
 };
 use crate::words::text;
 
@@ -57,6 +61,8 @@ pub(super) struct Kept {
     pub(super) watch: Watch,
     /// Why the rank stands that it waits for.
     causes: Causes,
+    /// Which rank that was at the tick before, of a run that stood then.
+    waits_for: Option<u32>,
 }
 
 /// What surrounds a run.
@@ -94,7 +100,18 @@ impl Kept {
                 Watch::stood_since(at, has_computed)
             }),
             causes: Causes::default(),
+            waits_for: None,
         }
+    }
+
+    /// Keeps whom it waits for; where it is not known whether it stands, whom it waited for.
+    fn note(&mut self, verdict: &Verdict, suspect: &Suspect<'_>) {
+        self.waits_for = match (verdict, suspect) {
+            (Verdict::Unheard | Verdict::NoEvidence, _) => self.waits_for,
+            (_, Suspect::Rank(rank)) => Some(rank.rank),
+            (_, Suspect::Silent(ranks)) if ranks.len() == 1 => ranks.first().map(|it| it.rank),
+            (_, Suspect::Silent(_) | Suspect::Nobody) => None,
+        };
     }
 }
 
@@ -127,9 +144,10 @@ pub(super) fn judge(
     };
     let verdict = kept.watch.observe_by(&at, &tick.by.hang);
     let suspect = match &verdict {
-        Verdict::Hung(hang) => suspect(around, hang, now),
+        Verdict::Hung(hang) => suspect(around, hang, kept.waits_for, now),
         _ => Suspect::Nobody,
     };
+    kept.note(&verdict, &suspect);
     let why = why(around, &suspect, &mut kept.causes);
     let is_read = !matches!(verdict, Verdict::Unheard | Verdict::NoEvidence);
     if is_read {
@@ -147,37 +165,62 @@ pub(super) fn judge(
     }
 }
 
-/// Who a run waits for that stands: who waits for a rank whose GPU is broken waits for that, but not for one with which it
-/// has stepped as it is, unless others wait for its rank.
-fn suspect<'a>(around: &Around<'a>, hang: &Hang, now: Timestamp) -> Suspect<'a> {
+/// Who a run waits for that stands, and which rank it waited for at the tick before: who waits for a rank whose GPU is
+/// broken waits for that, but not for one with which it has stepped as it is, nor for one that broke once it stood, unless
+/// others wait for its rank.
+fn suspect<'a>(
+    around: &Around<'a>,
+    hang: &Hang,
+    before: Option<u32>,
+    now: Timestamp,
+) -> Suspect<'a> {
     let run = around.run;
+    let called = called_at(around, hang);
+    let is_named = |rank: &RankSnapshot| hang.suspects.contains(&rank.rank);
     let broken = |it: &&RankSnapshot| {
         let gpu = gpu_of(run, it, around.gpus).filter(|gpu| is_broken(gpu));
-        let may_be_why = |gpu| hang.suspects.contains(&it.rank) || !is_stepped_with(gpu, hang);
-        gpu.is_some_and(may_be_why)
+        // What breaks again was broken before.
+        let is_known = before == Some(it.rank);
+        let broke_then = |gpu| is_known || !is_broken_since(gpu, called);
+        let is_why = |gpu| !is_stepped_with(gpu, hang) && broke_then(gpu);
+        gpu.is_some_and(|gpu| is_named(it) || is_why(gpu))
     };
     if let Some(rank) = run.ranks.iter().find(broken) {
         return Suspect::Rank(rank);
     }
-    let silent = fell_silent(run, now);
+    let silent = fell_silent(run, called, now);
     if !silent.is_empty() {
         return Suspect::Silent(silent);
     }
-    let named = |number: &u32| run.ranks.iter().find(|it| it.rank == *number);
-    let named = hang.suspects.first().and_then(named);
-    named.map_or(Suspect::Nobody, Suspect::Rank)
+    let number = hang.suspects.first().copied().or(before);
+    match run.ranks.iter().find(|it| Some(it.rank) == number) {
+        Some(rank) if !is_heard(rank.heard, now) => Suspect::Silent(vec![rank]),
+        Some(rank) if is_named(rank) => Suspect::Rank(rank),
+        _ => Suspect::Nobody,
+    }
 }
 
-/// The ranks of the first node that fell silent as the run last stepped, or later; none where more than half of all are
-/// silent.
-fn fell_silent(run: &RunSnapshot, now: Timestamp) -> Vec<&RankSnapshot> {
+/// When a run had stood for so long that it is called so. Of one that has made its steps a rank may rightly do something
+/// else for an hour.
+fn called_at(around: &Around<'_>, hang: &Hang) -> Timestamp {
+    let limit_ns = match around.is_done {
+        true => hang.limit_ns.max((QUIET_S * 1e9) as i64),
+        false => hang.limit_ns,
+    };
+    hang.since.shifted(limit_ns)
+}
+
+/// The ranks of the first node that fell silent as the run last stepped, or later until it was called standing; none
+/// where more than half of all are silent.
+fn fell_silent(run: &RunSnapshot, called: Timestamp, now: Timestamp) -> Vec<&RankSnapshot> {
     let silent = run.ranks.iter().filter(|it| !is_heard(it.heard, now));
     let mut silent: Vec<&RankSnapshot> = silent.collect();
     if silent.len() * 2 > run.ranks.len() {
         return Vec::new();
     }
     let stepped = run.stepped_at.map(|at| at.shifted(-STEPPED_WITHIN_NS));
-    silent.retain(|it| stepped.is_none_or(|at| it.heard >= at));
+    let is_then = |it: &RankSnapshot| stepped.is_none_or(|at| it.heard >= at);
+    silent.retain(|it| is_then(it) && it.heard <= called);
     if let Some(first) = silent.first().map(|it| Arc::clone(&it.node)) {
         silent.retain(|it| it.node == first);
     }

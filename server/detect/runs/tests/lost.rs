@@ -1,6 +1,8 @@
 //! Runs of which some ranks are heard no more: whom the others wait for, and what is said where nobody can tell.
 
+use super::saves::{BOTH, spins};
 use super::*;
+use crate::detect::tests::breaks;
 use crate::runs::words::sentence;
 
 /// What a rank does at the tick before its node is lost, and what the others do from then on.
@@ -222,4 +224,99 @@ async fn what_a_machine_shows_for_seconds_is_not_why_a_rank_stands_and_what_stay
     // Half of the last looks; a port that is down for a minute would be told by itself.
     training.ticks(5, waits_for_9, port(false)).await;
     assert_eq!(training.one().cause, Cause::Network);
+}
+
+#[tokio::test]
+async fn the_gpus_that_spin_while_their_run_waits_are_in_its_incident_and_lost_once() {
+    let mut training = Training::new().await;
+    training.ticks(45, waits_for_9, spins(BOTH)).await;
+    let told = training.one();
+    assert_eq!((told.family, told.place.rank), (Family::Hang, Some(9)));
+    assert_eq!(told.losing.milli_gpus, 16_000, "all of it stands");
+    let said: Vec<&str> = told.evidence.iter().map(|it| &*it.what).collect();
+    assert!(said.contains(&"busy without work"), "{said:?}");
+
+    // A node is lost, and the GPUs of the other spin.
+    let mut training = Training::new().await;
+    let lost = |rank: u32| Does {
+        is_heard: rank < 8,
+        collective_s: Some(150.0),
+        ..STILL
+    };
+    let change = |live: &mut Live| {
+        spins(BOTH)(live);
+        silence(live, "node-2");
+    };
+    training.ticks(50, lost, change).await;
+    let told = training.one();
+    assert_eq!(told.family, Family::Blind);
+    assert_eq!(told.losing.milli_gpus, 16_000, "all of it stands");
+    let said: Vec<&str> = told.evidence.iter().map(|it| &*it.what).collect();
+    assert!(said.contains(&"busy without work"), "{said:?}");
+}
+
+#[tokio::test]
+async fn agents_that_are_exchanged_while_a_run_stands_change_nothing_of_whom_it_waits_for() {
+    let mut training = Training::new().await;
+    training.ticks(20, waits_for_9, |_| {}).await;
+    let before = training.one();
+    assert_eq!((before.family, before.place.rank), (Family::Hang, Some(9)));
+    // One node after the other, that of the rank too.
+    for silent in [0_u32..8, 8..16, 0..8] {
+        for _ in 0..4 {
+            let does = |rank: u32| Does {
+                is_heard: !silent.contains(&rank),
+                ..waits_for_9(rank)
+            };
+            training.ticks(1, does, |_| {}).await;
+            let told = training.one();
+            assert_eq!((told.id, told.place.rank), (before.id, Some(9)));
+        }
+    }
+    training.ticks(4, waits_for_9, |_| {}).await;
+    assert_eq!(training.one().what, before.what);
+    training.ticks(4, |_| WELL, |_| {}).await;
+    assert_eq!(training.world.open(), []);
+}
+
+#[tokio::test]
+async fn agents_that_are_exchanged_while_all_ranks_are_in_a_collective_are_not_who_is_waited_for() {
+    let mut training = Training::new().await;
+    let all_wait = |rank: u32| Does {
+        collective_s: Some(150.0),
+        ..waits_for_9(rank)
+    };
+    training.ticks(20, all_wait, |_| {}).await;
+    let before = training.one();
+    let without = |rank: u32| Does {
+        is_heard: rank >= 8,
+        ..all_wait(rank)
+    };
+    training.ticks(4, without, |_| {}).await;
+    let told = training.one();
+    assert_eq!((told.id, told.place.clone()), (before.id, before.place));
+    let expected = "the run stands still in a collective that all its ranks that are heard are in";
+    assert_eq!(told.what, expected);
+}
+
+#[tokio::test]
+async fn a_gpu_that_breaks_long_after_a_run_stood_is_a_fault_of_its_own() {
+    // As it began to stand, and twenty minutes later by the clock of a hang.
+    for (ticks, waits_for) in [(0, 5), (20, 9)] {
+        let mut training = Training::new().await;
+        training.ticks(ticks, waits_for_9, |_| {}).await;
+        let before = training.world.open();
+        let at = training.world.hand.now();
+        let broken = |live: &mut Live| breaks("node-1", 5, at)(live);
+        training.ticks(16, waits_for_9, broken).await;
+        let open = training.world.open();
+        let fault = open.iter().find(|it| it.family == Family::GpuFault);
+        let fault = fault.expect("its fault is told");
+        let of_run = fault.places().any(|it| it.run.as_deref() == Some(RUN));
+        assert_eq!(of_run, waits_for == 5, "{fault:#?}");
+        let hangs = open.iter().filter(|it| it.family == Family::Hang);
+        let hangs: Vec<_> = hangs.map(|it| (it.id, it.place.rank)).collect();
+        let known: Vec<_> = before.iter().map(|it| (it.id, Some(9_u32))).collect();
+        assert_eq!(hangs, known, "it waits for {waits_for}");
+    }
 }

@@ -13,7 +13,7 @@ fn saves(rank: u32) -> Does {
 }
 
 /// What the GPUs of nodes show whose ranks wait, and of the others that they work.
-fn spins(nodes: &'static [&'static str]) -> impl Fn(&mut Live) + Copy {
+pub(super) fn spins(nodes: &'static [&'static str]) -> impl Fn(&mut Live) + Copy {
     move |live| {
         if live.key.kind == ResourceKind::Gpu {
             let waits = nodes.contains(&&*live.node);
@@ -23,7 +23,7 @@ fn spins(nodes: &'static [&'static str]) -> impl Fn(&mut Live) + Copy {
     }
 }
 
-const BOTH: &[&str] = &["node-1", "node-2"];
+pub(super) const BOTH: &[&str] = &["node-1", "node-2"];
 
 #[tokio::test]
 async fn the_wait_for_a_rank_that_saves_is_no_stall_and_what_goes_on_for_as_long_after_it_is() {

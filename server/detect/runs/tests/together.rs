@@ -128,6 +128,28 @@ async fn counts_of_nccls_own_service_count_when_every_rank_was_asked_again() {
 }
 
 #[tokio::test]
+async fn a_rank_that_is_found_after_its_run_was_told_to_stand_is_where_the_incident_is() {
+    let mut training = Training::new().await;
+    let counts = |rank| (if rank == 9 { 98.0 } else { 99.0 }, 10.0);
+    training.says = counting(CollectivesFrom::Ras, counts);
+    let nobody = stand(|_| None);
+    training.ticks(22, &nobody, set_idle).await;
+    let before = training.one();
+    assert_eq!(before.what, "the run stands still and computes nothing");
+    assert_eq!(before.place_and_run().rank, None);
+    training.ticks(5, &nobody, set_idle).await;
+    let (rank, what, _) = hung(&training);
+    assert_eq!(rank, Some(9));
+    assert!(what.ends_with("and waits for this rank"), "{what}");
+    let told = training.one();
+    assert_eq!(told.id, before.id);
+    let place = told.place_and_run();
+    assert_eq!(place.rank, Some(9));
+    assert_eq!(place.node.as_deref(), Some("node-2"));
+    assert_eq!(place.gpu.as_deref(), Some("GPU-prod-node-2-0001"));
+}
+
+#[tokio::test]
 async fn what_an_agent_says_is_stuck_is_named_where_nothing_is_counted() {
     let mut training = Training::new().await;
     let seconds = |rank| (rank != 9).then_some(150.0);
