@@ -5,8 +5,12 @@ use std::collections::HashSet;
 
 use super::finding::{Finding, Place, Problem};
 use super::{Basis, Book, Commitment, Discount, MAX_GPUS, Machine, Quality, Rate};
-use crate::money::{self, NotMoney};
+use crate::money;
 use crate::table::{self, TableError, TableRow};
+
+mod field;
+
+use field::{amount, basis_of, field, fields, not_empty, span, whole};
 
 /// Columns of the table of machine types.
 pub const MACHINES: [&str; 5] = [
@@ -447,58 +451,4 @@ fn close(rates: &mut [Rate]) {
         }
         rate.end_ms = rate.until_ms.unwrap_or(next);
     }
-}
-
-/// The fields of a row by the number of columns it was read with.
-fn fields<const N: usize>(row: &TableRow) -> [&str; N] {
-    std::array::from_fn(|at| row.fields[at].as_str())
-}
-
-fn field(column: &'static str, value: &str, why: &str) -> Problem {
-    Problem::Field {
-        column,
-        value: value.to_owned(),
-        why: why.to_owned(),
-    }
-}
-
-fn not_empty(column: &'static str, value: &str) -> Result<(), Problem> {
-    if value.is_empty() {
-        return Err(Problem::Empty(column));
-    }
-    Ok(())
-}
-
-fn amount(column: &'static str, value: &str) -> Result<i64, Problem> {
-    not_empty(column, value)?;
-    money::parse(value).map_err(|error: NotMoney| field(column, value, &error.to_string()))
-}
-
-fn whole(column: &'static str, value: &str) -> Result<u32, Problem> {
-    let number = value.parse();
-    number.map_err(|_| field(column, value, "it is not a whole number"))
-}
-
-fn basis_of(value: &str) -> Result<Basis, Problem> {
-    let names = Basis::ALL.map(Basis::name).join(", ");
-    Basis::parse(value).ok_or_else(|| field("basis", value, &names))
-}
-
-fn span(from: &str, until: &str) -> Result<(i64, Option<i64>), Problem> {
-    let moment = |column, value: &str| {
-        let at = table::moment(value);
-        at.ok_or_else(|| field(column, value, "a date such as 2026-10-01"))
-    };
-    let from_ms = moment("from", from)?;
-    if until.is_empty() {
-        return Ok((from_ms, None));
-    }
-    let until_ms = moment("until", until)?;
-    if until_ms <= from_ms {
-        return Err(Problem::Backwards {
-            from: from.to_owned(),
-            until: until.to_owned(),
-        });
-    }
-    Ok((from_ms, Some(until_ms)))
 }

@@ -5,17 +5,14 @@
 //! for that while the last rendering is younger than [`STANDS_FOR`]; each says of which moment its picture is. Of what a
 //! request says only what the page shows makes another one, and [`WAITING`] wait to be rendered at most.
 
-use std::io::Write as _;
 use std::sync::Arc;
 
 use askama::Template;
 use axum::extract::State;
-use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, VARY};
+use axum::http::header::{CONTENT_ENCODING, VARY};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use gpufleet_analysis::ledger;
 use gpufleet_telemetry::identity::Origin;
 use serde::Deserialize;
@@ -29,10 +26,14 @@ use crate::auth::Grant;
 use crate::threads::apart;
 use crate::today::blind::{self, BlindSpot};
 use crate::view::{Counts, FRESH_FOR, FleetView, GpuView, STANDS_FOR, forgotten};
+use crate::web::Web;
 use crate::web::signed::Signed;
-use crate::web::{GZIP_LEVEL, Web};
 use crate::words;
 use crate::words::text::{self, Name, grouped};
+
+mod packed;
+
+use packed::{packed, takes_gzip};
 
 /// Renderings that are kept, the newest: pages and fragments in three themes, packed and not, and a few filters.
 const KEPT_RENDERINGS: usize = 16;
@@ -300,20 +301,6 @@ fn sent(body: Bytes, is_packed: bool) -> Response {
     response
 }
 
-/// Whether gzip is taken for certain: who weighs it against others is left to what packs all other answers.
-fn takes_gzip(headers: &HeaderMap) -> bool {
-    let said = headers.get_all(ACCEPT_ENCODING).iter();
-    let said = said.filter_map(|it| it.to_str().ok());
-    said.flat_map(|it| it.split(','))
-        .any(|it| it.trim().eq_ignore_ascii_case("gzip"))
-}
-
-fn packed(plain: &[u8]) -> Bytes {
-    let mut gzip = GzEncoder::new(Vec::new(), Compression::new(GZIP_LEVEL));
-    let written = gzip.write_all(plain).and_then(|()| gzip.finish());
-    Bytes::from(written.expect("memory takes all that is written"))
-}
-
 fn page<'a>(
     view: &FleetView,
     frame: &'a Frame,
@@ -458,23 +445,6 @@ pub(super) fn connect(grpc_listen: &str, host: &str) -> Connect {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn gzip_is_taken_by_whom_says_so_without_a_weight() {
-        for (said, takes) in [
-            ("gzip", true),
-            ("br, GZIP , zstd", true),
-            ("gzip;q=0", false),
-            ("gzip;q=0.5, identity", false),
-            ("*", false),
-            ("br", false),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.append(ACCEPT_ENCODING, HeaderValue::from_static(said));
-            assert_eq!(takes_gzip(&headers), takes, "{said}");
-        }
-        assert!(!takes_gzip(&HeaderMap::new()));
-    }
 
     #[test]
     fn the_command_that_connects_an_agent_names_a_server_it_can_reach() {

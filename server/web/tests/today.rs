@@ -31,8 +31,7 @@ fn row<'a>(today: &'a Value, origin: &str, kind: &str) -> Option<&'a Value> {
 
 /// Whole dollars: a GPU's second costs a third of a nano-dollar too much.
 pub(super) fn dollars(nano: &Value) -> i64 {
-    let nano = nano.as_f64().expect("it has a price");
-    (nano / 1e9).round() as i64
+    (nano.as_f64().expect("it has a price") / 1e9).round() as i64
 }
 
 #[tokio::test]
