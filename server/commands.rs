@@ -119,7 +119,11 @@ pub(crate) async fn run(command: Command, config: &Config, now: Timestamp) -> an
         );
     }
     let text = match command {
-        Command::Report(flags) => report(&store, config, flags, now).await,
+        Command::Report(flags) => {
+            let printed = report(&store, config, flags, now).await;
+            store.close().await;
+            return printed;
+        }
         Command::Digest(flags) => Box::pin(digest::run(&store, config, flags, now)).await,
         Command::Prices { what } => prices(&store, config, what, now).await,
         Command::Replay(_) => unreachable!("it was done before the store was opened"),
@@ -130,12 +134,13 @@ pub(crate) async fn run(command: Command, config: &Config, now: Timestamp) -> an
     Ok(())
 }
 
+/// Prints a report as it is made, with the store closed: a FOCUS file is large, and whoever reads it may be slow.
 async fn report(
     store: &Store,
     config: &Config,
     flags: ReportFlags,
     now: Timestamp,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<()> {
     let month = flags.month.unwrap_or_else(|| report::month_of(now));
     let asked = Asked::new(
         flags.what,
@@ -157,7 +162,13 @@ async fn report(
     let invoice = invoice.transpose()?;
     let specs = Specs::with(&config.gpu.peaks)?;
     let days = report::read(store, &specs, &asked).await?;
-    Ok(report::render(&asked, &days, &terms, invoice.as_ref(), now))
+    store.close().await;
+    let mut out = std::io::stdout().lock();
+    let mut has_gone = false;
+    // Whoever reads it may have gone: `gpufleet-server report … | head`.
+    let mut print = |part: &str| has_gone = has_gone || out.write_all(part.as_bytes()).is_err();
+    report::write(&asked, &days, &terms, invoice.as_ref(), now, &mut print);
+    Ok(())
 }
 
 /// The rows of a billing export that are of a month's invoice. A file without any is refused.

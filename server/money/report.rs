@@ -277,14 +277,29 @@ pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 
 /// What a report of GPUs alone leaves out.
 const ALONE: &str = "each GPU is at its own price here, without its machine: budgets, Spot, commitments and the month before are of whole machines and not in it, and time of which a GPU's own price is not known is unpriced";
 
-/// The report as a text. Takes seconds of CPU for a month of 10,000 GPUs: not for a thread that serves.
+/// The report as one text. Takes seconds of CPU for a month of 10,000 GPUs: not for a thread that serves.
 pub fn render(
+    asked: &Asked,
+    days: &[Days; 2],
+    terms: &Terms,
+    invoice: Option<&Invoice>,
+    now: Timestamp,
+) -> String {
+    let mut text = String::new();
+    let mut take = |part: &str| text.push_str(part);
+    write(asked, days, terms, invoice, now, &mut take);
+    text
+}
+
+/// The same part by part, as it is made: a FOCUS file of a month of 10,000 GPUs is hundreds of MB.
+pub fn write(
     asked: &Asked,
     [days, before]: &[Days; 2],
     terms: &Terms,
     invoice: Option<&Invoice>,
     now: Timestamp,
-) -> String {
+    take: &mut dyn FnMut(&str),
+) {
     let (month, compared) = std::thread::scope(|scope| {
         let compared = scope.spawn(|| against::charged(asked, [days, before], terms));
         let month = month::charge(days, asked.days.clone(), terms, asked.detail());
@@ -347,7 +362,7 @@ pub fn render(
         passed_ms: now.millis().clamp(made.begun_ms(), made.until_ms) - made.begun_ms(),
         findings,
     };
-    match (asked.what, asked.form) {
+    let text = match (asked.what, asked.form) {
         (_, Form::Html) => report::html(&report),
         (What::Chargeback, Form::Csv) => report::csv(&report),
         (What::Chargeback, Form::Json) => report::json(&report),
@@ -355,8 +370,11 @@ pub fn render(
         (What::Efficiency, Form::Json) => efficiency::json(&report),
         (What::Reconcile, Form::Csv) => reconcile::csv(&report),
         (What::Reconcile, Form::Json) => reconcile::json(&report),
-        (_, Form::Focus) => focus::csv(&report, &account(terms), asked.focus),
-    }
+        (_, Form::Focus) => {
+            return focus::write(&report, &account(terms), asked.focus, take);
+        }
+    };
+    take(&text);
 }
 
 fn account(terms: &Terms) -> focus::Account {
