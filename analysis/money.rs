@@ -3,11 +3,16 @@
 //! A rate is nano-units an hour (i64: up to 9.2 billion an hour). Arithmetic is i128, checked. Text
 //! with more digits than a nano-unit has is refused and not rounded: a price is what was written.
 
+use std::fmt::Write as _;
+
 /// Nano-units in one unit of a currency.
 pub const NANOS: i128 = 1_000_000_000;
 
 /// Digits behind the point that a nano-unit has.
 const DIGITS: usize = 9;
+
+/// Bytes that the text of most amounts fits into.
+const USUAL_LENGTH: usize = 24;
 
 /// Why a text is not an amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -53,12 +58,21 @@ pub fn parse(text: &str) -> Result<i64, NotMoney> {
 /// Writes nano-units as a decimal with at least one digit behind the point: `4.0`, `-0.25`.
 pub fn decimal(nanos: i128) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
-    let whole = nanos.unsigned_abs() / NANOS.unsigned_abs();
-    let part = nanos.unsigned_abs() % NANOS.unsigned_abs();
-    let part = format!("{part:0DIGITS$}");
-    let part = part.trim_end_matches('0');
-    let part = if part.is_empty() { "0" } else { part };
-    format!("{sign}{whole}.{part}")
+    let unit = NANOS.unsigned_abs();
+    let (whole, part) = (nanos.unsigned_abs() / unit, nanos.unsigned_abs() % unit);
+    let mut text = String::with_capacity(USUAL_LENGTH);
+    write!(text, "{sign}{whole}.").expect("a text takes all that is written");
+    // Digit by digit as far as there are any, since a file of a large fleet has millions of amounts.
+    let narrow = |it: u128| u32::try_from(it).expect("a unit has 10^9 parts");
+    let (mut unit, mut part) = (narrow(unit), narrow(part));
+    loop {
+        unit /= 10;
+        text.push(char::from_digit(part / unit, 10).expect("it is below ten"));
+        part %= unit;
+        if part == 0 {
+            return text;
+        }
+    }
 }
 
 /// `amount` × `numerator` ÷ `denominator` to the nearest, halves away from zero; none when it does
@@ -130,7 +144,16 @@ mod tests {
             assert_eq!(parse(text), Ok(nanos), "{text}");
             assert_eq!(parse(&decimal(i128::from(nanos))), Ok(nanos), "{text}");
         }
-        assert_eq!(decimal(4_000_000_000), "4.0");
+        for (nanos, text) in [
+            (0, "0.0"),
+            (4_000_000_000, "4.0"),
+            (10_000_000_010, "10.00000001"),
+            (-1, "-0.000000001"),
+            (-999_999_999, "-0.999999999"),
+            (i128::MIN, "-170141183460469231731687303715.884105728"),
+        ] {
+            assert_eq!(decimal(nanos), text);
+        }
         assert_eq!(parse("0.0000000001"), Err(NotMoney::TooFine));
         assert_eq!(parse("10000000000"), Err(NotMoney::TooLarge));
         for text in ["", "1e3", ".5", "1.", "+1", "1,5", "--1", "NaN"] {

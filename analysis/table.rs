@@ -179,7 +179,8 @@ fn record(out: &mut String, fields: &[&str], push: fn(&mut String, &str)) {
 
 /// Writes one field, quoting what must be.
 fn push(out: &mut String, field: &str) {
-    if field.contains([',', '"', '\n', '\r']) {
+    let is_quoted = |it: u8| matches!(it, b',' | b'"' | b'\n' | b'\r');
+    if field.bytes().any(is_quoted) {
         out.push('"');
         out.push_str(&field.replace('"', "\"\""));
         out.push('"');

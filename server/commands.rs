@@ -120,7 +120,11 @@ pub(crate) async fn run(command: Command, config: &Config, now: Timestamp) -> an
         );
     }
     let text = match command {
-        Command::Report(flags) => report(&store, config, flags, now).await,
+        Command::Report(flags) => {
+            let printed = report(&store, config, flags, now).await;
+            store.close().await;
+            return printed;
+        }
         Command::Digest(flags) => Box::pin(digest::run(&store, config, flags, now)).await,
         Command::Prices { what } => prices(&store, config, what, now).await,
         Command::Replay(_) => unreachable!("it was done before the store was opened"),
@@ -131,12 +135,13 @@ pub(crate) async fn run(command: Command, config: &Config, now: Timestamp) -> an
     Ok(())
 }
 
+/// Prints a report as it is made, with the store closed: a FOCUS file is large, and whoever reads it may be slow.
 async fn report(
     store: &Store,
     config: &Config,
     flags: ReportFlags,
     now: Timestamp,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<()> {
     let month = flags.month.unwrap_or_else(|| report::month_of(now));
     let asked = Asked::new(
         flags.what,
@@ -158,10 +163,15 @@ async fn report(
     let invoice = invoice.transpose()?;
     let specs = Specs::with(&config.gpu.peaks)?;
     let days = report::read(store, &specs, &asked).await?;
-    let rendered = report::render(&asked, &days, &terms, invoice.as_ref(), now);
+    store.close().await;
+    let mut out = std::io::stdout().lock();
+    let mut has_gone = false;
+    // Whoever reads it may have gone: `gpufleet-server report … | head`.
+    let mut print = |part: &str| has_gone = has_gone || out.write_all(part.as_bytes()).is_err();
+    let told = report::write(&asked, &days, &terms, invoice.as_ref(), now, &mut print);
     // Beside the file that the rows go into; who closed it does not want it.
-    let _ = std::io::stderr().write_all(report::told::lines(&rendered.told).as_bytes());
-    Ok(rendered.text)
+    let _ = std::io::stderr().write_all(report::told::lines(&told).as_bytes());
+    Ok(())
 }
 
 /// The rows of a billing export that are of a month's invoice. A file without any is refused.

@@ -125,14 +125,24 @@ pub struct Account {
     pub commitments: BTreeMap<String, Seller>,
 }
 
-/// The rows, with the header.
-pub fn csv(report: &Report<'_>, account: &Account, version: Version) -> String {
-    let mut out = String::new();
+/// Writes the rows with the header, part by part in their order: of a large fleet they are hundreds of MB, which whoever
+/// sends them on need not have at once. Takes seconds of CPU then, on more than one thread.
+pub fn write(report: &Report<'_>, account: &Account, version: Version, take: &mut dyn FnMut(&str)) {
     let mut header = version.columns();
     header.extend(OWN);
     header.push(OWN_TEAM);
-    table::write(&mut out, &header);
-    rows::write(&mut out, report, account, (version, &header));
+    let mut first = String::new();
+    table::write(&mut first, &header);
+    take(&first);
+    rows::write(report, account, (version, &header), take);
+}
+
+/// All of it as one text.
+#[cfg(test)]
+pub(super) fn csv(report: &Report<'_>, account: &Account, version: Version) -> String {
+    let mut out = String::new();
+    let mut take = |part: &str| out.push_str(part);
+    write(report, account, version, &mut take);
     out
 }
 

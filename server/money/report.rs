@@ -288,14 +288,30 @@ pub struct Rendered {
     pub told: Vec<String>,
 }
 
-/// The report as a text. Takes seconds of CPU for a month of 10,000 GPUs: not for a thread that serves.
+/// The report as one text. Takes seconds of CPU for a month of 10,000 GPUs: not for a thread that serves.
 pub fn render(
+    asked: &Asked,
+    days: &[Days; 2],
+    terms: &Terms,
+    invoice: Option<&Invoice>,
+    now: Timestamp,
+) -> Rendered {
+    let mut text = String::new();
+    let mut take = |part: &str| text.push_str(part);
+    let told = write(asked, days, terms, invoice, now, &mut take);
+    Rendered { text, told }
+}
+
+/// The same part by part, as it is made: a FOCUS file of a month of 10,000 GPUs is hundreds of MB. Gives what is missing
+/// in it, or doubtful, as [`Rendered::told`].
+pub fn write(
     asked: &Asked,
     [days, before]: &[Days; 2],
     terms: &Terms,
     invoice: Option<&Invoice>,
     now: Timestamp,
-) -> Rendered {
+    take: &mut dyn FnMut(&str),
+) -> Vec<String> {
     let (month, compared) = std::thread::scope(|scope| {
         let compared = scope.spawn(|| against::charged(asked, [days, before], terms));
         let month = month::charge(days, asked.days.clone(), terms, asked.detail());
@@ -367,8 +383,12 @@ pub fn render(
         (What::Efficiency, Form::Json) => efficiency::json(&report),
         (What::Reconcile, Form::Csv) => reconcile::csv(&report),
         (What::Reconcile, Form::Json) => reconcile::json(&report),
-        (_, Form::Focus) => focus::csv(&report, &account(terms), asked.focus),
+        (_, Form::Focus) => {
+            focus::write(&report, &account(terms), asked.focus, take);
+            String::new()
+        }
     };
+    take(&text);
     let mut told = Vec::new();
     if asked.form.is_rows() {
         told = not_recorded;
@@ -378,7 +398,7 @@ pub fn render(
         told.extend(others);
         told.extend(report.notes());
     }
-    Rendered { text, told }
+    told
 }
 
 fn account(terms: &Terms) -> focus::Account {

@@ -1,10 +1,11 @@
 //! How long a month of 10,000 GPUs takes to be reported, by the command that people type: from the days of
 //! the ledger, which the server's own code put together from 7.2 million hours that the store's own writer
-//! wrote. Of the last day some wait to be put together, as of one that runs. What comes out has to be what went in, to the
-//! billionth.
+//! wrote. Of the last day some wait to be put together, as of one that runs. The month before is as large ([`before`]):
+//! pages and JSON compare with it. What comes out has to be what went in, to the billionth.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -13,13 +14,16 @@ use gpufleet_server::ledger::days;
 use gpufleet_server::store::model::DirtyHour;
 use gpufleet_server::store::{Store, StoreConfig};
 use gpufleet_telemetry::time::Timestamp;
+use gpufleet_tests::harness::database::Kind;
 use gpufleet_tests::harness::{World, postgres, server, wait};
 use serde_json::Value;
 
 use crate::figures::{Spread, line, told};
 
+mod before;
 mod month;
 
+use before::DAYS_BEFORE;
 use month::{DAYS, FIRST_HOUR, Month};
 
 const GPUS: usize = 10_000;
@@ -38,21 +42,27 @@ const LEASE: Duration = Duration::from_secs(86_400);
 const MIB: f64 = 1024.0;
 
 pub(crate) fn run(short: bool) -> bool {
-    let world = World::new();
+    let world = World::on(Kind::Sqlite);
     let place = server::Place::sqlite(&world);
-    let mut reached = on("SQLite", &place, &world, short);
+    let execute = |sql: &str| world.execute(sql);
+    let mut reached = on(("SQLite", &execute), &place, &world, short);
     match std::env::var(postgres::VARIABLE) {
         Ok(_) => {
             let database = postgres::Database::new();
             let place = place.on(&database.url());
-            reached &= on("PostgreSQL", &place, &world, short);
+            let execute = |sql: &str| database.execute(sql);
+            reached &= on(("PostgreSQL", &execute), &place, &world, short);
         }
         Err(_) => told("PostgreSQL: NOT RUN, eval \"$(scripts/postgres.sh start)\" before"),
     }
     reached
 }
 
-fn on(kind: &str, place: &server::Place, world: &World, short: bool) -> bool {
+/// A kind of database, and what runs SQL in the one of it that is measured.
+type Database<'a> = (&'a str, &'a dyn Fn(&str));
+
+fn on(database: Database<'_>, place: &server::Place, world: &World, short: bool) -> bool {
+    let (kind, _) = database;
     let mut month = Month::of(if short { SHORT_GPUS } else { GPUS });
     let gpus = month.gpus();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -60,42 +70,46 @@ fn on(kind: &str, place: &server::Place, world: &World, short: bool) -> bool {
         .enable_all()
         .build();
     let runtime = runtime.expect("a runtime can be made");
-    runtime.block_on(load(kind, &place.database, &mut month));
+    runtime.block_on(load(database, &place.database, &mut month));
     drop(runtime);
-    let mut reached = is_right(&reported(place, world, "json", "team").0, &month);
-    for format in ["csv", "html", "json"] {
+    let mut command = reporting(place, "json", "team");
+    let (json, _) = printed(&mut command, world, "the report in json", PATIENCE);
+    let mut reached = is_right(&json, &month);
+    // FOCUS has a row for each job on each GPU in each state.
+    for format in ["csv", "html", "json", "focus"] {
         let (mut took, mut memory) = (Spread::default(), Spread::default());
+        let mut length = 0;
         for _ in 0..TIMES {
-            let (seconds, _, kib) = timed(place, world, format);
+            let (seconds, bytes, kib) = timed(place, world, format);
+            length = bytes;
             took.add(seconds);
             memory.add(kib / MIB);
         }
         told(&format!(
-            "{format}: most resident memory {} MiB",
+            "{format}: {:.1} MB, most resident memory {} MiB",
+            length as f64 / 1e6,
             memory.told()
         ));
         let name = format!("{kind}: a month of {gpus} GPUs, {format}, s");
         reached &= line(&name, &took.told(), took.max(), LIMIT_S);
     }
-    // A row for each job on each GPU in each state: for machines, which may wait.
-    let (seconds, bytes, kib) = timed(place, world, "focus");
-    told(&format!(
-        "{kind}: focus, without a limit: {seconds:.1} s, {} MB, {:.0} MiB",
-        bytes / 1_000_000,
-        kib / MIB
-    ));
     reached
 }
 
-/// How long a report takes, how long it is, and the most memory that it held, KiB.
-fn timed(place: &server::Place, world: &World, format: &str) -> (f64, usize, f64) {
+/// How long a report takes until its text has ended, seconds, how many bytes that has, and the most memory that the
+/// command held, KiB.
+fn timed(place: &server::Place, world: &World, format: &str) -> (f64, u64, f64) {
+    let mut command = reporting(place, format, "team,namespace,job");
     let before = wait::now();
-    let (text, kib) = reported(place, world, format, "team,namespace,job");
-    ((wait::now() - before).as_secs_f64(), text.len(), kib)
+    let what = format!("the report in {format}");
+    let (path, kib) = ended(&mut command, world, &what, PATIENCE);
+    let seconds = (wait::now() - before).as_secs_f64();
+    let length = std::fs::metadata(path).expect("it was written").len();
+    (seconds, length, kib)
 }
 
 /// Writes the month, and puts its days together.
-async fn load(kind: &str, url: &str, month: &mut Month) {
+async fn load((kind, execute): Database<'_>, url: &str, month: &mut Month) {
     let config = StoreConfig {
         url: url.to_owned(),
         ..StoreConfig::default()
@@ -147,6 +161,13 @@ async fn load(kind: &str, url: &str, month: &mut Month) {
         done.seconds,
         done.days as f64 / done.seconds
     ));
+    let began = wait::now();
+    let days = before::write(&store, execute, over).await;
+    let took = (wait::now() - began).as_secs_f64();
+    told(&format!(
+        "{kind}: {days} days of the month before written in {took:.0} s"
+    ));
+    assert_eq!(days as i64, gpus as i64 * DAYS_BEFORE);
     store.close().await;
 }
 
@@ -180,17 +201,12 @@ impl Together {
     }
 }
 
-/// The report as the server's own command prints it, and the most memory that it held, KiB.
-fn reported(place: &server::Place, world: &World, format: &str, by: &str) -> (String, f64) {
+/// The server's own command that prints a report.
+fn reporting(place: &server::Place, format: &str, by: &str) -> Command {
     let mut command: Command = place.command();
     command.args(["report", "chargeback", "--month", month::NAME]);
     command.args(["--by", by, "--format", format]);
-    printed(
-        &mut command,
-        world,
-        &format!("the report in {format}"),
-        PATIENCE,
-    )
+    command
 }
 
 /// What a command prints, and the most memory that it held, KiB.
@@ -200,6 +216,13 @@ pub(crate) fn printed(
     what: &str,
     patience: Duration,
 ) -> (String, f64) {
+    let (path, kib) = ended(command, world, what, patience);
+    let text = std::fs::read_to_string(path).expect("it was written");
+    (text, kib)
+}
+
+/// Waits until a command has ended: the file with what it printed, and the most memory that it held, KiB.
+fn ended(command: &mut Command, world: &World, what: &str, patience: Duration) -> (PathBuf, f64) {
     let path = world.path("printed");
     let file = File::create(&path).expect("the bench's own folder");
     let child = command.stdin(Stdio::null()).stdout(file).spawn();
@@ -214,8 +237,7 @@ pub(crate) fn printed(
         child.try_wait().expect("it was started here")
     });
     assert!(ended.success(), "{what} ended with {ended}");
-    let text = std::fs::read_to_string(&path).expect("it was written");
-    (text, most)
+    (path, most)
 }
 
 /// Whether what was reported is what was written.
@@ -234,10 +256,14 @@ fn is_right(json: &str, month: &Month) -> bool {
     }
     let truth = month.truth.iter();
     let truth: BTreeMap<String, i64> = truth.map(|it| (it.0.name().to_owned(), *it.1)).collect();
-    let is_right = is_exact && states == truth && groups.len() == month::TEAMS + 1;
+    let against = &report["against"];
+    let cost_before = money::decimal(month.cost_before(DAYS_BEFORE));
+    let is_compared = against["days_before"]["cost"].as_str() == Some(cost_before.as_str());
+    let is_all = states == truth && groups.len() == month::TEAMS + 1;
+    let is_right = is_exact && is_compared && is_all;
     if !is_right {
         told(&format!(
-            "NOT RIGHT: {told_cost} of {cost}, {states:?} of {truth:?}, {} groups, {}",
+            "NOT RIGHT: {told_cost} of {cost}, {states:?} of {truth:?}, {} groups, {}, {cost_before} before: {against}",
             groups.len(),
             report["findings"]
         ));

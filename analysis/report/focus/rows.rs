@@ -1,87 +1,214 @@
-//! Many rows of a FOCUS file: what lines have in common is worked out once.
+//! Many rows of a FOCUS file: what lines have in common is worked out once, and the rows on more than one thread.
 //!
-//! Of 70 columns of a line some fifteen are its own; the others are those of the report, of its node, of how it is
-//! paid or of who holds and pays. Those are kept as they stand in the file. What a column is taken to depend on is
-//! a matter of speed alone for those that are not listed; a test holds each listed one to its rows.
+//! Of 70 columns of a line some ten are its own; the others are those of the report, of its node, of its GPU, of how it
+//! is paid, of who holds and pays, or of its state. Those are kept as they stand in the file. What a column is taken to
+//! depend on is a matter of speed alone for those that are not listed; a test holds each listed one to its rows.
 //!
-//! Limits: [`MAX_KEPT`] fields of each kind are kept. Lines come node by node, so what is forgotten is seldom wanted
-//! again, and is worked out again if it is.
+//! Limits: [`MAX_KEPT`] fields of each kind are kept by a thread. Lines come node by node, so what is forgotten is seldom
+//! wanted again, and is worked out again if it is. Of the text there are [`THREADS`] × ([`MAX_WAITING`] + 1) parts of
+//! [`PART_LINES`] lines at a time, and the one that is taken: some 20 MB.
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::ops::Range;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 use super::{Account, Row, Version, allocated};
+use crate::chargeback::{Key, Sum};
+use crate::ledger::{Reason, State};
 use crate::report::Report;
 use crate::table;
 
-/// Most nodes, ways of paying, and people whose fields are kept: some 2 KB each.
+/// Most nodes, GPUs, ways of paying, people and states whose fields are kept: up to 1 KB each.
 const MAX_KEPT: usize = 10_000;
 
+/// Lines of a part: enough that handing it over costs nothing beside it. Tests have few lines, and several parts of them.
+const PART_LINES: usize = if cfg!(test) { 4 } else { 4_096 };
+
+/// How many threads make parts: a second halves the time, and a server has two cores or more.
+const THREADS: usize = 2;
+
+/// Parts of a thread that wait to be taken: one, so that it makes the next meanwhile.
+const MAX_WAITING: usize = 1;
+
+/// Bytes of a row, about.
+const ROW_BYTES: usize = 1_100;
+
 /// What a column depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum Of {
     Report,
     Node,
+    Gpu,
     Tariff,
     Who,
+    State,
     Line,
 }
 
-/// Fields as they stand in the file, by column; empty those of other columns.
+/// How many things a column may depend on.
+const KINDS: usize = Of::Line as usize + 1;
+
+/// The fields of columns that depend on the same.
 type Fields = Vec<String>;
 
-/// Writes all lines of a report behind its header.
+/// Where the columns of a file come from.
+struct Columns<'a> {
+    /// What each depends on, and the place of its field among those of that.
+    places: Vec<(Of, usize)>,
+    /// What depends on each; columns that say the same are one.
+    names: [Vec<&'a str>; KINDS],
+}
+
+/// The lines of a report as rows of a file.
+struct Rows<'a> {
+    report: &'a Report<'a>,
+    account: &'a Account,
+    version: Version,
+    columns: Columns<'a>,
+    lines: Vec<(&'a Key, &'a Sum)>,
+    /// Their parts of what is split; empty where the version tells none.
+    ratios: Vec<Option<i128>>,
+}
+
+/// Fields that were worked out, as they stand in the file.
+#[derive(Default)]
+struct Known<'a> {
+    report: Option<Fields>,
+    nodes: HashMap<Option<usize>, Fields>,
+    /// By GPU and share.
+    gpus: HashMap<(Option<usize>, Option<usize>), Fields>,
+    /// By tariff and node.
+    tariffs: HashMap<(usize, Option<usize>), Fields>,
+    /// By payer, holder, and the project of the node.
+    people: HashMap<(usize, Option<usize>, &'a str), Fields>,
+    states: HashMap<(State, Reason), Fields>,
+}
+
+/// Writes all lines of a report that come behind its header.
 pub(super) fn write(
-    out: &mut String,
     report: &Report<'_>,
     account: &Account,
     (version, header): (Version, &[&str]),
+    take: &mut dyn FnMut(&str),
 ) {
-    let ratios = match version {
-        Version::V1_2 => Vec::new(),
-        Version::V1_3 => allocated::ratios(report),
+    let rows = Rows {
+        report,
+        account,
+        version,
+        columns: Columns::new(header),
+        lines: report.chargeback.lines.iter().collect(),
+        ratios: match version {
+            Version::V1_2 => Vec::new(),
+            Version::V1_3 => allocated::ratios(report),
+        },
     };
-    let columns: Vec<Of> = header.iter().map(|it| of(it)).collect();
-    let mut whole: Option<Fields> = None;
-    let mut nodes: HashMap<Option<usize>, Fields> = HashMap::new();
-    let mut tariffs: HashMap<(usize, Option<usize>), Fields> = HashMap::new();
-    let mut people: HashMap<(usize, Option<usize>, &str), Fields> = HashMap::new();
-    for (at, (key, sum)) in report.chargeback.lines.iter().enumerate() {
-        let row = Row {
-            report,
-            account,
-            version,
+    let rows = &rows;
+    std::thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(THREADS);
+        for thread in 0..THREADS {
+            let (to, parts) = sync_channel(MAX_WAITING);
+            scope.spawn(move || rows.send(thread, &to));
+            threads.push(parts);
+        }
+        // Each makes every so many-th part: taken from one after the other they come in their order.
+        for parts in threads.iter().cycle() {
+            let Ok(part) = parts.recv() else { break };
+            take(&part);
+        }
+    });
+}
+
+impl<'a> Columns<'a> {
+    fn new(header: &[&'a str]) -> Self {
+        let mut names: [Vec<&'a str>; KINDS] = Default::default();
+        let mut places = Vec::with_capacity(header.len());
+        for column in header {
+            let (kind, name) = (of(column), same(column));
+            let known = &mut names[kind as usize];
+            let place = known.iter().position(|it| *it == name);
+            if place.is_none() {
+                known.push(name);
+            }
+            places.push((kind, place.unwrap_or(known.len() - 1)));
+        }
+        Self { places, names }
+    }
+
+    /// What a line says in the columns that depend on this.
+    fn fields(&self, row: &Row<'_>, kind: Of) -> impl Iterator<Item = String> {
+        let names = self.names[kind as usize].iter();
+        names.map(move |it| row.field(it))
+    }
+}
+
+impl<'a> Rows<'a> {
+    fn row(&self, at: usize) -> Row<'a> {
+        let (key, sum) = self.lines[at];
+        Row {
+            report: self.report,
+            account: self.account,
+            version: self.version,
             key,
             sum,
-            ratio: ratios.get(at).copied().flatten(),
-        };
-        let fields = |wanted: Of| {
-            let all = header.iter().zip(&columns);
-            let field = |(name, of): (&&str, &Of)| match *of == wanted {
-                true => shown(&row.field(name)),
-                false => String::new(),
-            };
-            all.map(field).collect::<Fields>()
-        };
-        let whole = whole.get_or_insert_with(|| fields(Of::Report));
-        let node = kept(&mut nodes, key.node, || fields(Of::Node));
-        let tariff = kept(&mut tariffs, (key.tariff, key.node), || fields(Of::Tariff));
-        let project = key.node.map(|it| report.fleet.nodes[it].project.as_str());
-        let who = (key.payer, key.holder, project.unwrap_or_default());
-        let who = kept(&mut people, who, || fields(Of::Who));
-        for (index, (name, of)) in header.iter().zip(&columns).enumerate() {
-            if index > 0 {
-                out.push(',');
-            }
-            match of {
-                Of::Report => out.push_str(&whole[index]),
-                Of::Node => out.push_str(&node[index]),
-                Of::Tariff => out.push_str(&tariff[index]),
-                Of::Who => out.push_str(&who[index]),
-                Of::Line => table::push_shown(out, &row.field(name)),
+            ratio: self.ratios.get(at).copied().flatten(),
+        }
+    }
+
+    /// Makes the parts that are one thread's.
+    fn send(&self, thread: usize, to: &SyncSender<String>) {
+        let mut known = Known::default();
+        let parts = (0..self.lines.len()).step_by(PART_LINES);
+        for first in parts.skip(thread).step_by(THREADS) {
+            let end = self.lines.len().min(first + PART_LINES);
+            if to.send(self.part(first..end, &mut known)).is_err() {
+                // Who took them failed.
+                return;
             }
         }
-        out.push('\n');
+    }
+
+    /// Some lines as they stand in the file.
+    fn part(&self, lines: Range<usize>, known: &mut Known<'a>) -> String {
+        let mut out = String::with_capacity(lines.len() * ROW_BYTES);
+        let mut own = Fields::new();
+        for row in lines.map(|it| self.row(it)) {
+            let key = row.key;
+            let of = |kind: Of| -> Fields {
+                let fields = self.columns.fields(&row, kind);
+                fields.map(shown).collect()
+            };
+            let report = known.report.get_or_insert_with(|| of(Of::Report));
+            let node = kept(&mut known.nodes, key.node, || of(Of::Node));
+            let gpu = (key.gpu, key.share);
+            let gpu = kept(&mut known.gpus, gpu, || of(Of::Gpu));
+            let tariff = (key.tariff, key.node);
+            let tariff = kept(&mut known.tariffs, tariff, || of(Of::Tariff));
+            let nodes = &self.report.fleet.nodes;
+            let project = key.node.map_or("", |it| nodes[it].project.as_str());
+            let who = (key.payer, key.holder, project);
+            let who = kept(&mut known.people, who, || of(Of::Who));
+            let state = (key.state, key.reason);
+            let state = kept(&mut known.states, state, || of(Of::State));
+            own.clear();
+            own.extend(self.columns.fields(&row, Of::Line));
+            for (index, (kind, at)) in self.columns.places.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                match kind {
+                    Of::Report => out.push_str(&report[*at]),
+                    Of::Node => out.push_str(&node[*at]),
+                    Of::Gpu => out.push_str(&gpu[*at]),
+                    Of::Tariff => out.push_str(&tariff[*at]),
+                    Of::Who => out.push_str(&who[*at]),
+                    Of::State => out.push_str(&state[*at]),
+                    Of::Line => table::push_shown(&mut out, &own[*at]),
+                }
+            }
+            out.push('\n');
+        }
+        out
     }
 }
 
@@ -96,10 +223,20 @@ fn kept<K: Eq + Hash, M: FnOnce() -> Fields>(
     known.entry(key).or_insert_with(make)
 }
 
-fn shown(field: &str) -> String {
-    let mut out = String::new();
-    table::push_shown(&mut out, field);
+fn shown(field: String) -> String {
+    let mut out = String::with_capacity(field.len());
+    table::push_shown(&mut out, &field);
     out
+}
+
+/// The column that says the same of every line; most are the only one.
+fn same(column: &str) -> &str {
+    match column {
+        "EffectiveCost" | "PricingCurrencyEffectiveCost" => "BilledCost",
+        "PricingCurrencyContractedUnitPrice" => "ContractedUnitPrice",
+        "PricingCurrencyListUnitPrice" => "ListUnitPrice",
+        _ => column,
+    }
 }
 
 fn of(column: &str) -> Of {
@@ -125,6 +262,7 @@ fn of(column: &str) -> Of {
         | "x_Estimated" => Of::Report,
         "AvailabilityZone" | "RegionId" | "RegionName" | "ResourceId" | "ResourceName"
         | "ResourceType" | "x_Cluster" => Of::Node,
+        "x_GpuUuid" | "x_MigInstance" => Of::Gpu,
         "CommitmentDiscountCategory"
         | "CommitmentDiscountId"
         | "CommitmentDiscountName"
@@ -151,6 +289,7 @@ fn of(column: &str) -> Of {
         | "x_Job"
         | "x_Namespace"
         | super::OWN_TEAM => Of::Who,
+        "ChargeDescription" | "x_GpuReason" | "x_GpuState" => Of::State,
         _ => Of::Line,
     }
 }

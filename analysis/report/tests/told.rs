@@ -100,6 +100,7 @@ fn every_field_of_a_focus_file_is_that_of_its_own_line() {
         let text = focus::csv(&report, &account(), version);
         let mut lines = text.lines();
         let header: Vec<&str> = lines.next().expect("a header").split(',').collect();
+        assert_eq!(lines.clone().count(), made.lines.len());
         for (at, found) in lines.enumerate() {
             let account = account();
             let mut expected = String::new();

@@ -64,18 +64,31 @@ pub(super) fn charged(
     [days, before]: [&Days; 2],
     terms: &Terms,
 ) -> Option<Compared> {
-    let before = charged_before(asked, before, terms)?;
+    if !is_there(asked, before) {
+        return None;
+    }
     let is_part = asked.whole != asked.days;
-    Some(Compared {
-        before,
-        own: is_part.then(|| month::charged(days, &asked.whole, terms)),
+    std::thread::scope(|scope| {
+        let own = || month::charged(days, &asked.whole, terms);
+        let own = is_part.then(|| scope.spawn(own));
+        let before = charged_before(asked, before, terms)?;
+        let own = own.map(|it| {
+            let own = it.join();
+            own.unwrap_or_else(|why| std::panic::resume_unwind(why))
+        });
+        Some(Compared { before, own })
     })
 }
 
 fn charged_before(asked: &Asked, before: &Days, terms: &Terms) -> Option<Month> {
-    let range = asked.days_before();
-    let is_there = !before.days.is_empty() || !before.lives.is_empty();
-    (is_there && !range.is_empty()).then(|| month::charge(before, range, terms, Detail::Nodes))
+    let charge = || month::charge(before, asked.days_before(), terms, Detail::Nodes);
+    is_there(asked, before).then(charge)
+}
+
+/// Whether there is something of the days before to compare with.
+fn is_there(asked: &Asked, before: &Days) -> bool {
+    let is_empty = before.days.is_empty() && before.lives.is_empty();
+    !is_empty && !asked.days_before().is_empty()
 }
 
 /// What the month's whole days came to against as many of the month before, which is none where there is nothing of it;

@@ -79,6 +79,13 @@ impl Month {
         others * (before * PRICES[0] + (hours - before) * PRICES[1]) + spot * hours * PRICES[2]
     }
 
+    /// What they cost in a month of so many days before it, nano-units.
+    pub(super) fn cost_before(&self, days: i64) -> i128 {
+        let spot = (0..self.nodes).filter(|it| is_spot(*it)).count() as i128;
+        let others = self.nodes as i128 - spot;
+        i128::from(days * 24) * (others * PRICES[0] + spot * PRICES[2])
+    }
+
     /// Rates of its machines.
     pub(super) fn tables() -> Vec<MoneyTable> {
         let rate = |basis: &str, price: i128, from: &str| {
@@ -234,7 +241,7 @@ fn node_name(number: usize) -> String {
     format!("gke-train-a3-pool-{number:05}")
 }
 
-fn key(kind: ResourceKind, id: &str) -> ResourceKey {
+pub(super) fn key(kind: ResourceKind, id: &str) -> ResourceKey {
     ResourceKey {
         cluster: "prod".into(),
         kind,
