@@ -150,8 +150,10 @@ async fn two_files_of_one_name_are_refused_and_a_table_that_is_kept_twice_counts
         gpu_model: "",
         gpus: 8,
     };
-    let second = terms.expect("terms").gpu_second(&machine, at.millis());
-    assert_eq!(second, Ok(1_000_000));
+    let second = terms
+        .expect("terms")
+        .gpu_second(&machine, &CoveredNow::default(), at.millis());
+    assert_eq!(second.map(|it| it.mean), Ok(1_000_000));
     store.close().await;
 }
 

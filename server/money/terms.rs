@@ -15,9 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gpufleet_analysis::inventory;
 use gpufleet_analysis::money;
 use gpufleet_analysis::owner::Owners;
-use gpufleet_analysis::price_book::{
-    Ask, Basis, Book, SHIPPED_MACHINES, Stretch, Tables, Text, Unpriced, load,
-};
+use gpufleet_analysis::price_book::{Ask, Basis, Book, SHIPPED_MACHINES, Tables, Text, load};
 use gpufleet_analysis::table;
 use gpufleet_telemetry::identity::{Resource, attribute};
 

@@ -71,6 +71,7 @@ fn a_node_says_what_it_has_where_it_is_and_since_when() {
         gpus: 8,
         allocatable: 8,
         is_shared: false,
+        is_taken_back: false,
         ready: Ready::Yes,
         ready_since: Some(at("2026-11-22T10:02:00Z")),
         trouble: String::new(),

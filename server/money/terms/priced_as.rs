@@ -147,6 +147,7 @@ fn has_begun(stretch: &Stretch) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::money::covered::CoveredNow;
     use crate::money::terms::Sources;
 
     #[test]
@@ -163,9 +164,10 @@ mod tests {
             ..machine
         };
         let shipped = Terms::of(Sources::default());
-        assert!(shipped.gpu_second(&on_demand, now_ms).is_ok());
+        let second = |terms: &Terms, it| terms.gpu_second(it, &CoveredNow::default(), now_ms);
+        assert!(second(&shipped, &on_demand).is_ok());
         assert_eq!(shipped.machine(&machine, now_ms).1, Basis::FlexStart);
-        assert!(shipped.gpu_second(&machine, now_ms).is_err());
+        assert!(second(&shipped, &machine).is_err());
         let rate = "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n\
              a3-highgpu-8g,us-central1,flex_start,USD,28.8,,2026-01-01,,list,mine\n";
         let own = Terms::of(Sources {
@@ -173,6 +175,7 @@ mod tests {
             ..Sources::default()
         });
         // 28.8 USD an hour by eight GPUs and 3,600 seconds.
-        assert_eq!(own.gpu_second(&machine, now_ms).ok(), Some(1_000_000));
+        let priced = second(&own, &machine).expect("there is a rate");
+        assert_eq!(priced.mean, 1_000_000);
     }
 }

@@ -99,7 +99,7 @@ mod tests {
                 let unowned = Unowned {
                     // One of two is that of the job before.
                     cards: cards(it),
-                    rule: String::new(),
+                    rule: None,
                 };
                 ((Arc::clone(&cluster), format!("job:{it:02}")), unowned)
             });

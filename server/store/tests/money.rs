@@ -417,7 +417,7 @@ fn budgets_of_all_clusters_are_held_against_no_single_one() {
     let one = asked(Some("prod"));
     assert!(one.budgets(&terms).is_empty());
     let days = [month::Days::default(), month::Days::default()];
-    let told = render(&one, &days, &terms, None, at(0));
+    let told = render(&one, &days, &terms, None, at(0)).text;
     assert!(
         told.contains("a report of one cluster shows those that name it"),
         "{told}"
@@ -425,7 +425,7 @@ fn budgets_of_all_clusters_are_held_against_no_single_one() {
     let budgets = "from,until,cluster,team,amount,currency\n2026-01-01,,prod,science,100,USD\n";
     let terms = self::terms(vec![table("budgets.csv", "budgets", budgets)]);
     assert_eq!(one.budgets(&terms).len(), 1);
-    let told = render(&one, &days, &terms, None, at(0));
+    let told = render(&one, &days, &terms, None, at(0)).text;
     assert!(!told.contains("those that name it"), "{told}");
 }
 

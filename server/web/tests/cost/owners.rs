@@ -16,7 +16,7 @@ async fn the_line_that_names_an_owner_names_its_cluster_where_there_are_several(
         now::walked(app, &terms, &grant, app.clock.now()).await
     };
     let rules = |it: &MoneySnapshot| {
-        let rules = it.unowned.values().map(|it| it.rule.clone());
+        let rules = it.unowned.values().filter_map(|it| it.rule.clone());
         rules.collect::<Vec<_>>()
     };
     let one = found(&server_of(vec![of("prod")], false).await, None).await;
