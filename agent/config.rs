@@ -187,7 +187,7 @@ mod tests {
         check("spool.limit_mib=1", &["spool.limit_mib", "16"]);
         check(
             "node.provisioning=cheap",
-            &["node.provisioning", "spot, reserved"],
+            &["node.provisioning", "spot, flex_start, reserved"],
         );
         check(
             "attribute.period_seconds=0",

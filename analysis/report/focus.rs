@@ -27,6 +27,7 @@ mod rows;
 
 mod version;
 
+pub use rows::{Known, Rows};
 pub use version::{COLUMNS_1_3, Version};
 
 /// The columns of FOCUS 1.2 in the order of their names.
@@ -125,25 +126,17 @@ pub struct Account {
     pub commitments: BTreeMap<String, Seller>,
 }
 
-/// Writes the rows with the header, part by part in their order: of a large fleet they are hundreds of MB, which whoever
-/// sends them on need not have at once. Takes seconds of CPU then, on more than one thread.
-pub fn write(report: &Report<'_>, account: &Account, version: Version, take: &mut dyn FnMut(&str)) {
-    let mut header = version.columns();
-    header.extend(OWN);
-    header.push(OWN_TEAM);
-    let mut first = String::new();
-    table::write(&mut first, &header);
-    take(&first);
-    rows::write(report, account, (version, &header), take);
-}
-
 /// All of it as one text.
 #[cfg(test)]
 pub(super) fn csv(report: &Report<'_>, account: &Account, version: Version) -> String {
-    let mut out = String::new();
-    let mut take = |part: &str| out.push_str(part);
-    write(report, account, version, &mut take);
-    out
+    let rows = Rows::new(report, account, version);
+    // Made by two in turn.
+    let mut known = [Known::default(), Known::default()];
+    let parts = (0..rows.parts()).map(|it| rows.part(it, &mut known[it % 2]));
+    [rows.header().to_owned()]
+        .into_iter()
+        .chain(parts)
+        .collect()
 }
 
 /// The fields of one line, each worked out by itself.

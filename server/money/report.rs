@@ -18,6 +18,7 @@ use crate::store::{Store, StoreError};
 pub mod against;
 pub mod bill;
 mod form;
+mod rows;
 pub mod told;
 
 pub use form::{Basis, Form, What};
@@ -384,7 +385,8 @@ pub fn write(
         (What::Reconcile, Form::Csv) => reconcile::csv(&report),
         (What::Reconcile, Form::Json) => reconcile::json(&report),
         (_, Form::Focus) => {
-            focus::write(&report, &account(terms), asked.focus, take);
+            let account = account(terms);
+            rows::write(&focus::Rows::new(&report, &account, asked.focus), take);
             String::new()
         }
     };

@@ -1,19 +1,17 @@
-//! Many rows of a FOCUS file: what lines have in common is worked out once, and the rows on more than one thread.
+//! Many rows of a FOCUS file: what lines have in common is worked out once, and parts of them may be made on several threads.
 //!
 //! Of 70 columns of a line some ten are its own; the others are those of the report, of its node, of its GPU, of how it
 //! is paid, of who holds and pays, or of its state. Those are kept as they stand in the file. What a column is taken to
 //! depend on is a matter of speed alone for those that are not listed; a test holds each listed one to its rows.
 //!
-//! Limits: [`MAX_KEPT`] fields of each kind are kept by a thread. Lines come node by node, so what is forgotten is seldom
-//! wanted again, and is worked out again if it is. Of the text there are [`THREADS`] × ([`MAX_WAITING`] + 1) parts of
-//! [`PART_LINES`] lines at a time, and the one that is taken: some 20 MB.
+//! Limits: [`MAX_KEPT`] fields of each kind are kept by who makes parts. Lines come node by node, so what is forgotten is
+//! seldom wanted again, and is worked out again if it is. A part is [`PART_LINES`] lines, some 4 MB.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
-use std::sync::mpsc::{SyncSender, sync_channel};
 
-use super::{Account, Row, Version, allocated};
+use super::{Account, OWN, OWN_TEAM, Row, Version, allocated};
 use crate::chargeback::{Key, Sum};
 use crate::ledger::{Reason, State};
 use crate::report::Report;
@@ -24,12 +22,6 @@ const MAX_KEPT: usize = 10_000;
 
 /// Lines of a part: enough that handing it over costs nothing beside it. Tests have few lines, and several parts of them.
 const PART_LINES: usize = if cfg!(test) { 4 } else { 4_096 };
-
-/// How many threads make parts: a second halves the time, and a server has two cores or more.
-const THREADS: usize = 2;
-
-/// Parts of a thread that wait to be taken: one, so that it makes the next meanwhile.
-const MAX_WAITING: usize = 1;
 
 /// Bytes of a row, about.
 const ROW_BYTES: usize = 1_100;
@@ -60,8 +52,10 @@ struct Columns<'a> {
     names: [Vec<&'a str>; KINDS],
 }
 
-/// The lines of a report as rows of a file.
-struct Rows<'a> {
+/// The lines of a report as rows of a file, part by part: of a large fleet they are hundreds of MB, which whoever sends
+/// them on need not have at once. All of them take seconds of CPU then.
+pub struct Rows<'a> {
+    header: String,
     report: &'a Report<'a>,
     account: &'a Account,
     version: Version,
@@ -71,9 +65,9 @@ struct Rows<'a> {
     ratios: Vec<Option<i128>>,
 }
 
-/// Fields that were worked out, as they stand in the file.
+/// Fields that were worked out, as they stand in the file: of each who makes parts.
 #[derive(Default)]
-struct Known<'a> {
+pub struct Known<'a> {
     report: Option<Fields>,
     nodes: HashMap<Option<usize>, Fields>,
     /// By GPU and share.
@@ -83,40 +77,6 @@ struct Known<'a> {
     /// By payer, holder, and the project of the node.
     people: HashMap<(usize, Option<usize>, &'a str), Fields>,
     states: HashMap<(State, Reason), Fields>,
-}
-
-/// Writes all lines of a report that come behind its header.
-pub(super) fn write(
-    report: &Report<'_>,
-    account: &Account,
-    (version, header): (Version, &[&str]),
-    take: &mut dyn FnMut(&str),
-) {
-    let rows = Rows {
-        report,
-        account,
-        version,
-        columns: Columns::new(header),
-        lines: report.chargeback.lines.iter().collect(),
-        ratios: match version {
-            Version::V1_2 => Vec::new(),
-            Version::V1_3 => allocated::ratios(report),
-        },
-    };
-    let rows = &rows;
-    std::thread::scope(|scope| {
-        let mut threads = Vec::with_capacity(THREADS);
-        for thread in 0..THREADS {
-            let (to, parts) = sync_channel(MAX_WAITING);
-            scope.spawn(move || rows.send(thread, &to));
-            threads.push(parts);
-        }
-        // Each makes every so many-th part: taken from one after the other they come in their order.
-        for parts in threads.iter().cycle() {
-            let Ok(part) = parts.recv() else { break };
-            take(&part);
-        }
-    });
 }
 
 impl<'a> Columns<'a> {
@@ -143,6 +103,44 @@ impl<'a> Columns<'a> {
 }
 
 impl<'a> Rows<'a> {
+    /// Those of a report.
+    pub fn new(report: &'a Report<'a>, account: &'a Account, version: Version) -> Self {
+        let mut columns = version.columns();
+        columns.extend(OWN);
+        columns.push(OWN_TEAM);
+        let mut header = String::new();
+        table::write(&mut header, &columns);
+        Self {
+            header,
+            report,
+            account,
+            version,
+            columns: Columns::new(&columns),
+            lines: report.chargeback.lines.iter().collect(),
+            ratios: match version {
+                Version::V1_2 => Vec::new(),
+                Version::V1_3 => allocated::ratios(report),
+            },
+        }
+    }
+
+    /// The first line of the file.
+    pub fn header(&self) -> &str {
+        &self.header
+    }
+
+    /// How many parts come behind it.
+    pub fn parts(&self) -> usize {
+        self.lines.len().div_ceil(PART_LINES)
+    }
+
+    /// The so many-th part, from 0, as it stands in the file; empty behind the last.
+    pub fn part(&self, number: usize, known: &mut Known<'a>) -> String {
+        let first = number.saturating_mul(PART_LINES).min(self.lines.len());
+        let end = self.lines.len().min(first + PART_LINES);
+        self.lines(first..end, known)
+    }
+
     fn row(&self, at: usize) -> Row<'a> {
         let (key, sum) = self.lines[at];
         Row {
@@ -155,21 +153,8 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Makes the parts that are one thread's.
-    fn send(&self, thread: usize, to: &SyncSender<String>) {
-        let mut known = Known::default();
-        let parts = (0..self.lines.len()).step_by(PART_LINES);
-        for first in parts.skip(thread).step_by(THREADS) {
-            let end = self.lines.len().min(first + PART_LINES);
-            if to.send(self.part(first..end, &mut known)).is_err() {
-                // Who took them failed.
-                return;
-            }
-        }
-    }
-
     /// Some lines as they stand in the file.
-    fn part(&self, lines: Range<usize>, known: &mut Known<'a>) -> String {
+    fn lines(&self, lines: Range<usize>, known: &mut Known<'a>) -> String {
         let mut out = String::with_capacity(lines.len() * ROW_BYTES);
         let mut own = Fields::new();
         for row in lines.map(|it| self.row(it)) {
@@ -282,13 +267,8 @@ fn of(column: &str) -> Of {
         | "SkuPriceDetails"
         | "SkuPriceId"
         | "x_PriceBasis" => Of::Tariff,
-        "SubAccountId"
-        | "SubAccountName"
-        | "SubAccountType"
-        | "Tags"
-        | "x_Job"
-        | "x_Namespace"
-        | super::OWN_TEAM => Of::Who,
+        "SubAccountId" | "SubAccountName" | "SubAccountType" | "Tags" | "x_Job" | "x_Namespace"
+        | OWN_TEAM => Of::Who,
         "ChargeDescription" | "x_GpuReason" | "x_GpuState" => Of::State,
         _ => Of::Line,
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::MAX_ROWS;
 use crate::money::now::MoneySnapshot;
 use crate::money::rule::NO_RULE;
-use crate::words::text::{Name, counted};
+use crate::words::text::{Name, TITLE_CHARACTERS, counted, harmless};
 
 /// All of a kind.
 pub(super) struct Notices {
@@ -47,7 +47,7 @@ pub(super) fn unowned(found: &MoneySnapshot) -> Notices {
         let notice = Notice {
             what: Name::new(&format!("{job} in {cluster}: {gpus}")),
             fix: match &it.rule {
-                Some(rule) => format!("{columns}: {rule}"),
+                Some(rule) => format!("{columns}: {}", harmless(rule, TITLE_CHARACTERS)),
                 None => NO_RULE.to_owned(),
             },
         };
