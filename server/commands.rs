@@ -5,7 +5,7 @@
 //! and refuse one that no server of this version has used yet.
 
 use std::collections::HashSet;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -130,9 +130,22 @@ pub(crate) async fn run(command: Command, config: &Config, now: Timestamp) -> an
         Command::Replay(_) => unreachable!("it was done before the store was opened"),
     };
     store.close().await;
-    // Whoever reads it may have gone: `gpufleet-server report … | head`.
-    let _ = std::io::stdout().write_all(text?.as_bytes());
-    Ok(())
+    print(&text?)
+}
+
+/// Prints an answer.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout();
+    delivered(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What became of an answer. That whoever reads it has gone, `gpufleet-server report … | head`, is no error; a full disk is
+/// one, because what lies on it is a part that looks whole.
+fn delivered(written: io::Result<()>) -> anyhow::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("the answer cannot be written"),
+    }
 }
 
 /// Prints a report as it is made, with the store closed: a FOCUS file is large, and whoever reads it may be slow.
@@ -164,14 +177,19 @@ async fn report(
     let specs = Specs::with(&config.gpu.peaks)?;
     let days = report::read(store, &specs, &asked).await?;
     store.close().await;
-    let mut out = std::io::stdout().lock();
-    let mut has_gone = false;
-    // Whoever reads it may have gone: `gpufleet-server report … | head`.
-    let mut print = |part: &str| has_gone = has_gone || out.write_all(part.as_bytes()).is_err();
-    let told = report::write(&asked, &days, &terms, invoice.as_ref(), now, &mut print);
+    let mut out = io::stdout().lock();
+    let mut written: io::Result<()> = Ok(());
+    // Behind what could not be written nothing is.
+    let mut take = |part: &str| {
+        if written.is_ok() {
+            written = out.write_all(part.as_bytes());
+        }
+    };
+    let told = report::write(&asked, &days, &terms, invoice.as_ref(), now, &mut take);
+    let written = written.and_then(|()| out.flush());
     // Beside the file that the rows go into; who closed it does not want it.
-    let _ = std::io::stderr().write_all(report::told::lines(&told).as_bytes());
-    Ok(())
+    let _ = io::stderr().write_all(report::told::lines(&told).as_bytes());
+    delivered(written)
 }
 
 /// The rows of a billing export that are of a month's invoice. A file without any is refused.

@@ -188,10 +188,19 @@ fn resource(node: &Node) -> &String {
     }
 }
 
-/// How a time was paid, as `x_PriceBasis` has it.
-fn price_basis(tariff: &Tariff) -> String {
+/// On what terms a time at a rate was paid. Of a node with a card what no commitment covered was at the card's own rate,
+/// although the node is on demand for commitments to cover it.
+const fn rated(basis: Basis, is_by_card: bool) -> Basis {
+    match basis {
+        Basis::OnDemand if is_by_card => Basis::Own,
+        _ => basis,
+    }
+}
+
+/// How a time of a node, with a card beside it or without, was paid, as `x_PriceBasis` has it.
+fn price_basis(tariff: &Tariff, is_by_card: bool) -> String {
     match tariff {
-        Tariff::Rate { basis, .. } => basis.name().to_owned(),
+        Tariff::Rate { basis, .. } => rated(*basis, is_by_card).name().to_owned(),
         Tariff::Committed { basis, .. } | Tariff::Unused { basis, .. } => basis.name().to_owned(),
         Tariff::Unpriced(why) => format!("unpriced: {why}"),
     }
@@ -220,6 +229,12 @@ impl Row<'_> {
         let of_commitment = || self.account.commitments.get(self.commitment()?.0);
         let known = node.and_then(|it| it.seller.as_ref());
         known.or_else(of_commitment).unwrap_or(&self.account.seller)
+    }
+
+    /// Whether a card is priced where no commitment covers its node.
+    fn is_by_card(&self) -> bool {
+        let node = self.key.node.map(|it| &self.report.fleet.nodes[it]);
+        node.is_some_and(|it| it.card.is_some())
     }
 
     fn is_priced(&self) -> bool {
@@ -325,7 +340,7 @@ impl Row<'_> {
             "x_Job" => Some(self.word(By::Job)),
             "x_MigInstance" => self.key.share.map(|it| fleet.shares[it].clone()),
             "x_Namespace" => Some(self.word(By::Namespace)),
-            "x_PriceBasis" => Some(price_basis(self.tariff())),
+            "x_PriceBasis" => Some(price_basis(self.tariff(), self.is_by_card())),
             OWN_TEAM => Some(self.word(By::Team)),
             _ => None,
         }
@@ -352,15 +367,13 @@ impl Row<'_> {
 
     fn pricing_category(&self) -> &'static str {
         match self.tariff() {
-            Tariff::Rate {
-                basis: Basis::Spot, ..
-            } => "Dynamic",
-            Tariff::Rate {
-                basis: Basis::OnDemand,
-                ..
-            } => "Standard",
+            Tariff::Rate { basis, .. } => match rated(*basis, self.is_by_card()) {
+                Basis::Spot => "Dynamic",
+                Basis::OnDemand => "Standard",
+                _ => "Other",
+            },
             Tariff::Committed { .. } | Tariff::Unused { .. } => "Committed",
-            Tariff::Rate { .. } | Tariff::Unpriced(_) => "Other",
+            Tariff::Unpriced(_) => "Other",
         }
     }
 

@@ -53,7 +53,5 @@ pub(crate) async fn run(flags: Flags, config: &Config) -> anyhow::Result<()> {
         Form::Text => told::text(&replayed),
         Form::Json => told::json(&replayed),
     };
-    // Whoever reads it may have gone: `gpufleet-server replay … | head`.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(())
+    super::print(&text)
 }

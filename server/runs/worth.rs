@@ -6,8 +6,8 @@
 //! that has left the memory has its page alone: its ranks would be a question to the store for each row.
 //!
 //! Limits: looked at again at most once in [`FRESH_FOR`], and nobody waits for that while the last look is younger than
-//! [`STANDS_FOR`]; [`KEPT`] are kept, of [`MAX_RUNS`](super::MAX_RUNS) runs each at most, and as many of which a list shows
-//! pages in an order, for [`PAGED_FOR`].
+//! [`STANDS_FOR`]; [`KEPT`] are kept, of [`MAX_RUNS`](super::MAX_RUNS) runs each at most, and for those who may see the same
+//! as many of which a list shows pages in an order, for [`PAGED_FOR`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -178,7 +178,12 @@ impl KeptWorths {
         if self.paged(grant, newest.at).is_none() {
             let mut paged = self.paged.lock().unwrap_or_else(PoisonError::into_inner);
             paged.push_front((grant.cluster.clone(), Arc::clone(&newest)));
-            paged.truncate(KEPT);
+            // Those of who may see something else stand as long, however often this list is read.
+            let mut same = 0;
+            paged.retain(|(cluster, kept)| {
+                same += usize::from(*cluster == grant.cluster);
+                is_young(kept.at) && (*cluster != grant.cluster || same <= KEPT)
+            });
         }
         newest
     }

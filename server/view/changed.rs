@@ -191,7 +191,7 @@ fn of_audit(
         other => {
             let command = other.strip_prefix(COMMAND)?;
             let agent = entry.target.strip_prefix("agent ")?;
-            let mut nodes = parts.iter().flat_map(|it| &it.nodes);
+            let mut nodes = parts.iter().flat_map(|it| it.nodes.iter().chain(&it.ended));
             let node = nodes.find(|it| it.agent.is_some_and(|it| it.to_string() == agent))?;
             let words = format!("its agent was told: {}", command.replace('_', " "));
             (Subject::Node(Arc::clone(&node.name)), words)

@@ -211,5 +211,15 @@ fn an_answer_that_cannot_be_written_is_none() {
         let complaint = cut.complained;
         assert!(complaint.contains("cannot be written"), "{complaint}");
     }
+    let focus = ["report", "chargeback", "--format", "focus"];
+    for command in [&["report", "chargeback"][..], &focus, &["digest", "--json"]] {
+        let full = File::options().write(true).open("/dev/full");
+        let mut own = server.place.command();
+        let own = own.args(command).stdout(full.expect("Linux has it"));
+        let own = own.output().expect("the server is built");
+        let complaint = String::from_utf8_lossy(&own.stderr);
+        let is_told = complaint.contains("cannot be written");
+        assert!(!own.status.success() && is_told, "{command:?}: {complaint}");
+    }
     server.stop();
 }

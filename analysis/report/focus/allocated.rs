@@ -37,19 +37,24 @@ pub(super) fn ratios(report: &Report<'_>) -> Vec<Option<i128>> {
         })
         .collect();
     let mut bases: HashMap<String, usize> = HashMap::new();
-    let basis_of: Vec<usize> = made
+    // Of nodes without a card and with one.
+    let basis_of: Vec<[usize; 2]> = made
         .tariffs
         .iter()
         .map(|it| {
-            let known = bases.len();
-            let (id, basis) = (commitment(it), super::price_basis(it));
-            *bases.entry(format!("{id}\n{basis}")).or_insert(known)
+            [false, true].map(|is_by_card| {
+                let known = bases.len();
+                let (id, basis) = (commitment(it), super::price_basis(it, is_by_card));
+                *bases.entry(format!("{id}\n{basis}")).or_insert(known)
+            })
         })
         .collect();
     let mut origins: HashMap<(usize, usize), Vec<(usize, &Sum)>> = HashMap::new();
     for (at, (key, sum)) in made.lines.iter().enumerate() {
         if let Some(node) = key.node {
-            let origin = (machine_of[node], basis_of[key.tariff]);
+            let is_by_card = fleet.nodes[node].card.is_some();
+            let basis = basis_of[key.tariff][usize::from(is_by_card)];
+            let origin = (machine_of[node], basis);
             origins.entry(origin).or_default().push((at, sum));
         }
     }

@@ -218,3 +218,45 @@ fn the_bill_of_a_month_that_runs_is_of_all_of_it() {
         assert_eq!(row.fields[at("ChargePeriodEnd")], "2026-10-27T00:00:00Z");
     }
 }
+
+#[test]
+fn a_node_that_no_commitment_covers_is_at_the_own_rate_of_its_cards_not_on_demand() {
+    let mut fleet = fleet(2);
+    fleet.nodes[0].card = Some("box-8g".to_owned());
+    fleet.nodes[0].machine_type = "box-of-cards".to_owned();
+    // The same machine from the day on from which its type has a rate.
+    fleet.nodes[1].name = fleet.nodes[0].name.clone();
+    fleet.nodes[1].resource = fleet.nodes[0].resource.clone();
+    let header = RATES.split_inclusive('\n').next().expect("a header");
+    let rates = format!(
+        "{header}box-8g,here,own,USD,8,,2026-10-01,,list,a\n\
+         box-8g,here,on_demand,USD,80,9,2026-10-02,,list,a\n"
+    );
+    let parts = [part(Some(0), State::ActiveUnrated, HOUR)];
+    let periods = [period(0, 0, &parts), period(1, 25, &parts)];
+    let made = october(&fleet, &periods, &book(&rates, ""));
+    // Eight cards at 8, and then the whole machine at 80.
+    assert_eq!(made.total().cost, (64 + 80) * 1_000_000_000);
+    for version in focus::Version::ALL {
+        let text = focus::csv(&report(&fleet, &made), &account(), version);
+        assert_eq!(focus::check::check(&text, version), [""; 0]);
+        let header: Vec<&str> = text.lines().next().expect("a header").split(',').collect();
+        let at = |name: &str| header.iter().position(|it| *it == name);
+        let names = ["x_PriceBasis", "PricingCategory", "SkuId"];
+        let names = names.map(|it| at(it).expect("a column"));
+        let rows = table::read(&text, &header).expect("a table");
+        let mut told: Vec<[&str; 3]> = rows
+            .iter()
+            .map(|row| names.map(|it| row.fields[it].as_str()))
+            .collect();
+        told.sort_unstable();
+        told.dedup();
+        assert_eq!(
+            told,
+            [
+                ["on_demand", "Standard", "gpu-time/box-8g/here/on_demand"],
+                ["own", "Other", "gpu-time/box-of-cards/here/own"],
+            ]
+        );
+    }
+}

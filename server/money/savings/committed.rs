@@ -1,8 +1,9 @@
 //! How many nodes are paid for whether they run or not: as many of a machine type in a region as somebody committed to.
 //!
 //! A commitment is of no node in particular, of those of the cluster that it names or of all of them, and only of live ones
-//! that are paid on demand, as the month books it: never of one on Spot, or of one that is priced by an own rate or its
-//! card. As long as more run than are committed to, one that is given back saves its price.
+//! that are paid on demand, as the month books it: never of one on Spot or at an own rate. One whose machine type has no
+//! rate is on demand too while a commitment may cover it; what of it none covers costs what its cards do by themselves.
+//! As long as more run than are committed to, one that is given back saves its price.
 
 use std::collections::HashMap;
 

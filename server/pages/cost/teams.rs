@@ -1,6 +1,6 @@
-//! The teams of a month: the dearest, all that have a budget, and what the others come to.
+//! The teams of a month: the dearest, all that have a budget or are over their quota, and what the others come to.
 //!
-//! Limit: [`MAX_ROWS`] rows and those of teams with a budget; how many teams have none is said, with their money.
+//! Limit: [`MAX_ROWS`] rows and those of such teams; how many teams have none is said, with their money.
 
 use gpufleet_analysis::chargeback::{Sum, budget, quota};
 use gpufleet_analysis::money::{ratio, tenths};
@@ -30,7 +30,7 @@ pub(super) struct Budget {
 }
 
 /// The rows of teams that stand in the order of their money, and how many teams have none and what they cost; none
-/// where each has one. Who is over a budget is in no remainder.
+/// where each has one. Who is over a budget or a quota is in no remainder.
 pub(super) fn rows(
     teams: &[TeamTime],
     (budgets, quotas): (&[budget::Standing], &[quota::Standing]),
@@ -41,7 +41,8 @@ pub(super) fn rows(
     for (place, team) in teams.iter().enumerate() {
         let budget = budgets.iter().find(|it| it.team == team.name);
         let quota = quotas.iter().find(|it| it.team == team.name);
-        if place < MAX_ROWS || budget.is_some() {
+        let is_over_quota = quota.is_some_and(quota::Standing::is_over);
+        if place < MAX_ROWS || budget.is_some() || is_over_quota {
             rows.push(row(team, (budget, quota), currency));
         } else {
             more += 1;
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn teams_beyond_the_table_are_counted_with_their_money_and_those_with_a_budget_are_in_it() {
+    fn teams_beyond_the_table_are_counted_and_those_with_a_budget_or_over_a_quota_are_in_it() {
         let dollars = |dollars: i128| dollars * 1_000_000_000;
         let team = |place: usize| {
             let sum = Sum {
@@ -128,11 +129,28 @@ mod tests {
         );
         assert_eq!(
             shown(MAX_ROWS + 2, &[]),
-            (fiftieth, false, rest("And 2 more, $14.00"))
+            (fiftieth.clone(), false, rest("And 2 more, $14.00"))
         );
         assert_eq!(
             shown(MAX_ROWS + 2, &[spent]),
-            (last, true, rest("And 1 more, $7.00"))
+            (last.clone(), true, rest("And 1 more, $7.00"))
         );
+        for (held, name, more) in [
+            (4_000, fiftieth, "And 2 more, $14.00"),
+            (4_001, last.clone(), "And 1 more, $7.00"),
+        ] {
+            let quota = quota::Standing {
+                team: last.clone(),
+                quota: 4,
+                mean: Some(held),
+                most_of_a_day: None,
+                forecast: None,
+            };
+            let (rows, said) = rows(&teams, (&[], &[quota]), "USD");
+            let is_over = held > 4_000;
+            let row = rows.into_iter().next_back().expect("there is one");
+            assert_eq!((row.name.text, row.is_over_quota), (name, is_over));
+            assert_eq!(said, rest(more));
+        }
     }
 }

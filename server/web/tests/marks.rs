@@ -2,11 +2,12 @@
 
 use gpufleet_analysis::inventory::change::Change;
 use gpufleet_telemetry::event::{Event, EventKind};
+use gpufleet_telemetry::identity::AgentId;
 
 use super::*;
 use crate::store::model::{AuditEntry, Commit, StoredEvent};
-use crate::view::FleetView;
 use crate::view::changed::{self, Of};
+use crate::view::{ClusterView, Counts, FleetView, NodeView};
 use crate::words::text;
 
 /// A minute ago.
@@ -156,4 +157,38 @@ async fn what_was_changed_after_the_end_of_a_chart_takes_nothing_of_it_away() {
         ["is cordoned", "has another driver", "was handed off"]
     );
     assert!(!found.is_cut, "nothing of that time was left out");
+}
+
+#[tokio::test]
+async fn what_the_agent_of_a_place_that_has_ended_was_told_stays_on_its_charts() {
+    let server = told(&[]).await;
+    let agent = AgentId(uuid::Uuid::from_u128(7));
+    let target = format!("agent {agent}");
+    let entry = AuditEntry::here(THEN, "ada", ("command probe_now", &target), "");
+    server.store.audit(&entry).await.unwrap();
+    let ended = NodeView {
+        name: "pod-0".into(),
+        agent: Some(agent),
+        ..NodeView::default()
+    };
+    let cluster: Arc<str> = "prod".into();
+    let part = ClusterView {
+        name: Arc::clone(&cluster),
+        origin: Origin::Live,
+        nodes: Vec::new(),
+        ended: vec![ended],
+        counts: Counts::default(),
+    };
+    let view = FleetView {
+        clusters: vec![Arc::new(part)],
+        ..FleetView::default()
+    };
+    let of = Of {
+        cluster: &cluster,
+        ids: None,
+    };
+    let time = (THEN, fixture::NOW);
+    let found = changed::changed(&server.app, &view, &of, time).await;
+    let words: Vec<&str> = found.all.iter().map(|it| it.words.as_str()).collect();
+    assert_eq!(words, ["its agent was told: probe now"]);
 }

@@ -92,6 +92,51 @@ async fn the_pages_of_a_list_are_of_one_look_for_a_minute() {
 }
 
 #[tokio::test]
+async fn the_pages_of_a_list_are_of_one_look_however_many_others_read_theirs() {
+    let mut server = of_five().await;
+    let folder = tempfile::tempdir().unwrap();
+    // Who sees all, and as many as looks are kept of each who see a cluster of their own.
+    let bound = (0..8).map(|it| Some(format!("other-{it}")));
+    let readers = [None].into_iter().chain(bound).enumerate();
+    let tokens = readers.map(|(number, cluster)| {
+        let file = folder.path().join(number.to_string());
+        std::fs::write(&file, format!("{TOKEN}-{number}")).unwrap();
+        TokenFile {
+            role: Role::Read,
+            file: file.display().to_string(),
+            cluster,
+        }
+    });
+    let auth = AuthConfig {
+        tokens: tokens.collect(),
+        ..AuthConfig::default()
+    };
+    server.router = crate::web::router(App {
+        access: Arc::new(Access::load(&auth).unwrap()),
+        ..server.app.clone()
+    });
+    let ask = async |reader: usize, address: &str| {
+        let token = format!("Bearer {TOKEN}-{reader}");
+        let request = Request::get(address).header(header::AUTHORIZATION, token);
+        let answer = server.ask(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.status(), StatusCode::OK, "{reader}: {address}");
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        serde_json::from_slice::<Value>(&body).unwrap()
+    };
+    let list = "/api/v1/jobs?sort=cost&limit=1";
+    let first = ask(0, list).await;
+    server.pass(50);
+    for reader in 1..=8 {
+        ask(reader, list).await;
+    }
+    let next = segment(first["next"].as_str().unwrap());
+    let second = ask(0, &format!("{list}&after={next}")).await;
+    let looked = |page: &Value| page["items"][0]["figures_at"].clone();
+    assert!(looked(&first).is_string(), "{first}");
+    assert_eq!(looked(&second), looked(&first));
+}
+
+#[tokio::test]
 async fn heads_of_the_table_lead_to_the_same_jobs_in_another_order_and_say_in_which_they_are() {
     let server = of_five().await;
     let (status, page) = server.get("/jobs?state=running&sort=mfu").await;
