@@ -2,9 +2,10 @@
 
 use gpufleet_analysis::inventory::Record;
 use gpufleet_analysis::price_book::Basis;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use super::Inventory;
+use super::known::HOUR_NS;
+use super::{CHANGES_FOR_NS, Inventory};
 
 /// That a node went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +16,16 @@ pub struct Gone {
     pub until: Timestamp,
     /// Whether it was paid at Spot, so that the provider may have taken it back.
     pub is_spot: bool,
+}
+
+/// For how many nanoseconds a node that is gone is remembered, where the fleet forgets what was silent for so many seconds
+/// (`fleet.forget_after_s`): until it has forgotten the node's GPUs, which would be silent again without it, and at least
+/// as long as changes are. The store keeps it for longer.
+pub fn gone_for_ns(forget_after_s: u64) -> i64 {
+    let seconds = i64::try_from(forget_after_s).unwrap_or(i64::MAX);
+    let forget_after = seconds.saturating_mul(NANOS_PER_SECOND);
+    // Its agent may tell for a while after the cluster said that it is gone.
+    forget_after.max(CHANGES_FOR_NS).saturating_add(HOUR_NS)
 }
 
 impl Inventory {

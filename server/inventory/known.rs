@@ -36,9 +36,6 @@ pub const MAX_WAITING: usize = 20_000;
 /// Most changes that are kept: a roll-out over 5,000 nodes has some of each.
 pub const MAX_CHANGES: usize = 2_000;
 
-/// A node that is gone is remembered here for so long; the store keeps it for longer.
-const GONE_FOR_NS: i64 = CHANGES_FOR_NS;
-
 /// How often it is written up to when nodes were seen, nanoseconds.
 const SEEN_EVERY_NS: i64 = 60 * NANOS_PER_SECOND;
 
@@ -450,11 +447,11 @@ impl ClusterState {
         self.unwritten_changes.truncate(MAX_CHANGES);
     }
 
-    /// Forgets what is long gone.
-    pub fn forget(&mut self, now: Timestamp) {
+    /// Forgets what is long gone: nodes that went longer ago than these nanoseconds ([`super::gone_for_ns`]).
+    pub fn forget(&mut self, now: Timestamp, gone_for: i64) {
         let unwritten = &self.unwritten;
         self.records.retain(|name, it| {
-            let is_old = it.gone_at.is_some_and(|at| now.since(at) > GONE_FOR_NS);
+            let is_old = it.gone_at.is_some_and(|at| now.since(at) > gone_for);
             !is_old || unwritten.contains(name)
         });
         self.claimed.forget(|name| self.records.contains_key(name));

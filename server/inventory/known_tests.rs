@@ -3,6 +3,7 @@
 use gpufleet_analysis::inventory::{Ready, Scaled};
 
 use super::*;
+use crate::inventory::gone_for_ns;
 
 fn now(seconds: i64) -> Moment {
     Moment {
@@ -123,10 +124,14 @@ fn nodes_that_are_in_no_list_any_more_are_gone_and_the_first_list_is_no_news() {
     assert!(is_gone(&known, "b") && !is_gone(&known, "a") && !is_gone(&known, "never-seen"));
     known.node_gone("b", now(30).at);
     assert_eq!(known.changes().count(), 4, "it went once");
-    known.forget(now(0).at.shifted(GONE_FOR_NS + NANOS_PER_SECOND * 21));
+    let gone_for = gone_for_ns(86_400);
+    let forgotten = now(21).at.shifted(gone_for);
+    known.forget(forgotten, gone_for);
     assert!(is_gone(&known, "b"), "it is not written yet");
     known.unwritten();
-    known.forget(now(0).at.shifted(GONE_FOR_NS + NANOS_PER_SECOND * 21));
+    known.forget(forgotten, gone_for_ns(2 * 86_400));
+    assert!(is_gone(&known, "b"), "the fleet still has its GPUs");
+    known.forget(forgotten, gone_for);
     assert!(!is_gone(&known, "b"));
     assert_eq!(known.changes().count(), 0);
 }
@@ -302,7 +307,7 @@ fn what_is_held_back_is_told_once_by_who_says_more_and_a_pod_with_what_the_autos
     known.scaler.said("p", said(10, "old"));
     let scaler = |known: &ClusterState| known.waiting()[0].scaler.clone().map(|it| it.words);
     assert_eq!(scaler(&known), Some("new".to_owned()));
-    known.forget(now(3_600 + 21).at);
+    known.forget(now(3_600 + 21).at, gone_for_ns(86_400));
     assert_eq!(scaler(&known), None, "that was an hour ago");
     // What is not waited for any more, and what has no place.
     known.held_back(Maker::JobSet).put("s", Vec::new());

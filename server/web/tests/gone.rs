@@ -5,6 +5,8 @@ use super::queue::{self, node};
 use super::today::dollars;
 use super::*;
 use crate::auth::Grant;
+use crate::inventory::gone_for_ns;
+use crate::inventory::known::HOUR_NS;
 use crate::money::now;
 
 /// The node of the fixture that is silent.
@@ -68,6 +70,23 @@ async fn what_is_not_heard_and_gone_is_no_blind_spot_costs_nothing_and_pages_nob
         let (_, page) = server.get("/").await;
         let is_blind = page.contains("1 node with 8 GPUs silent");
         assert_eq!(is_blind, silent > 0, "{gone:?}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_gone_stays_gone_for_as_long_as_the_fleet_knows_its_gpus() {
+    const DAY_S: u64 = 86_400;
+    for (forget_after, hours, silent) in [(3 * DAY_S, 72, 0), (DAY_S, 25, 0), (DAY_S, 26, 1)] {
+        let server = without(fixture::fleet(), Some(SILENT)).await;
+        {
+            let mut known = server.inventory.known();
+            // What is not written yet is never forgotten.
+            known.unwritten();
+            let later = fixture::NOW.shifted(hours * HOUR_NS);
+            known.forget(later, gone_for_ns(forget_after));
+        }
+        let fleet = server.json("/api/v1/fleet").await;
+        assert_eq!(fleet["silent_nodes"], silent, "{forget_after} s: {hours} h");
     }
 }
 
