@@ -8,6 +8,7 @@ use crate::auth::Grant;
 use crate::inventory::gone_for_ns;
 use crate::inventory::known::HOUR_NS;
 use crate::money::now;
+use crate::words::address;
 
 /// The node of the fixture that is silent.
 const SILENT: &str = "h100-08";
@@ -117,6 +118,27 @@ async fn a_gone_node_has_its_page_and_what_ran_on_it_its_price() {
         let known = found.gpu("prod", gpu).expect("it is known");
         assert!(known.second.is_some(), "a run on it cost something");
         assert_eq!(found.all["prod"].contains_key(gpu), !is_gone);
+    }
+}
+
+#[tokio::test]
+async fn the_box_finds_what_is_gone_by_its_whole_name_and_says_that_it_is() {
+    let server = without(fixture::fleet(), Some(SILENT)).await;
+    let gpu = "GPU-prod-h100-08-0000";
+    for (asked, leads) in [
+        (SILENT, address::node("prod", SILENT)),
+        (gpu, address::gpu("prod", gpu)),
+    ] {
+        let request = Request::get(format!("/find?q={asked}"));
+        let found = server.ask(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(found.status(), StatusCode::SEE_OTHER, "{asked}");
+        assert_eq!(found.headers()[header::LOCATION], leads, "{asked}");
+    }
+    for (gone, about) in [(Some(SILENT), "8 GPUs, gone"), (None, "8 GPUs, silent for")] {
+        let server = without(fixture::fleet(), gone).await;
+        // A part of its name leads nowhere by itself.
+        let (_, page) = server.get("/find?q=100-08").await;
+        assert!(page.contains(about), "{about}: {page}");
     }
 }
 
