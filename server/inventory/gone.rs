@@ -1,6 +1,5 @@
 //! Whether nodes are there, and when those went that are not.
 
-use gpufleet_analysis::inventory::Record;
 use gpufleet_analysis::price_book::Basis;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
@@ -29,9 +28,9 @@ pub fn gone_for_ns(forget_after_s: u64) -> i64 {
 }
 
 impl Inventory {
-    /// Whether a node was there and is gone.
+    /// Whether a node was there and is gone; not of one that is there without its GPUs.
     pub fn is_gone(&self, cluster: &str, node: &str) -> bool {
-        *cluster == *self.cluster && self.known().record(node).is_some_and(Record::is_gone)
+        *cluster == *self.cluster && self.known().is_gone(node)
     }
 
     /// Whether a cluster has this node, or any where none is named, as far as somebody tells its nodes.
@@ -47,12 +46,15 @@ impl Inventory {
     }
 
     /// That a node that was heard at `heard` went, or another machine came under its name; none where it is there
-    /// or nothing is known of it.
+    /// with its GPUs or without them, or nothing is known of it.
     pub fn gone(&self, cluster: &str, node: &str, heard: Timestamp) -> Option<Gone> {
         if *cluster != *self.cluster {
             return None;
         }
         let known = self.known();
+        if known.is_without_gpus(node) {
+            return None;
+        }
         let record = known.record(node)?;
         let (from, until) = match (record.gone_at, record.node.created) {
             (Some(at), _) => (record.unwatched_from.unwrap_or(at), at),

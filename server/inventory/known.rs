@@ -19,6 +19,8 @@ mod besides;
 
 mod claimed;
 
+mod without;
+
 pub use besides::{HeldBack, Maker, ScalerSaid};
 pub use claimed::{
     Asking, Asks, ByClaim, Claimed, Count, Device, DeviceClaim, DeviceKind, Gives, Slice,
@@ -119,6 +121,8 @@ pub struct ClusterState {
     /// GPUs that are given out by resource claims.
     pub claimed: Claimed,
     records: BTreeMap<String, Record>,
+    /// Those that are there without the GPUs that they had.
+    without_gpus: BTreeSet<String>,
     /// Nodes that have no place here.
     left_out: BTreeSet<String>,
     pods: Pods,
@@ -299,6 +303,7 @@ impl ClusterState {
 
     fn take(&mut self, mut node: Node, now: Timestamp) {
         let name = node.name.clone();
+        self.without_gpus.remove(&name);
         let room = self.records.len() < MAX_NODES;
         let Some(record) = self.records.get_mut(&name) else {
             if !room {
@@ -332,18 +337,24 @@ impl ClusterState {
 
     /// A node is gone.
     pub fn node_gone(&mut self, name: &str, now: Timestamp) {
+        self.without_gpus.remove(name);
+        let found = self.ends(name, now);
+        self.note(found);
+    }
+
+    /// What is different when a node's record is over.
+    fn ends(&mut self, name: &str, now: Timestamp) -> Vec<Change> {
         self.left_out.remove(name);
         let Some(record) = self.records.get_mut(name) else {
-            return;
+            return Vec::new();
         };
         let (before, phase) = (record.node.clone(), record.phase());
         if phase == Phase::Gone {
-            return;
+            return Vec::new();
         }
         record.ends(now);
-        let found = changes(Some((&before, phase)), record, now);
-        self.note(found);
         self.unwritten.insert(name.to_owned());
+        changes(Some((&before, phase)), record, now)
     }
 
     /// All pods as they are now.
@@ -455,6 +466,7 @@ impl ClusterState {
             !is_old || unwritten.contains(name)
         });
         self.claimed.forget(|name| self.records.contains_key(name));
+        self.without_gpus.retain(|it| self.records.contains_key(it));
         self.changes.retain(|it| now.since(it.at) <= CHANGES_FOR_NS);
         let said = &mut self.scaler.of_pod;
         said.retain(|_, it| now.since(it.at) <= SAID_FOR_NS);

@@ -137,6 +137,42 @@ fn nodes_that_are_in_no_list_any_more_are_gone_and_the_first_list_is_no_news() {
 }
 
 #[test]
+fn a_node_that_is_there_without_its_gpus_is_not_gone() {
+    let mut known = ClusterState::default();
+    let without = |names: &[&str]| -> BTreeSet<String> {
+        let names = names.iter().map(|it| (*it).to_owned());
+        names.collect()
+    };
+    known.all_nodes(vec![node("a"), node("b")], now(0));
+    known.node_without_gpus("a", now(10).at);
+    known.node_without_gpus("never-had-any", now(10).at);
+    assert_eq!(whats(&known), ["a has no GPUs any more"]);
+    assert!(is_gone(&known, "a"), "there is nothing to give out");
+    assert!(!known.is_gone("a") && known.is_without_gpus("a"));
+    assert!(!known.is_without_gpus("never-had-any"));
+    // A list says the same of both, and of a server that starts anew.
+    let (records, changes) = known.unwritten();
+    let mut anew = ClusterState::default();
+    anew.restore(records, changes, Some(now(10).at));
+    for it in [&mut known, &mut anew] {
+        it.all_without_gpus(&without(&["a", "b", "never-had-any"]), now(20).at);
+        it.all_nodes(vec![node("c")], now(20));
+        assert!(!it.is_gone("a") && !it.is_gone("b"));
+        assert_eq!(it.count(), 1, "c has some");
+    }
+    assert_eq!(whats(&known)[1], "b has no GPUs any more");
+    // It goes, or has them again.
+    known.all_without_gpus(&without(&["b"]), now(30).at);
+    known.all_nodes(vec![node("c")], now(30));
+    assert!(known.is_gone("a") && !known.is_gone("b"));
+    known.node_gone("b", now(40).at);
+    assert!(known.is_gone("b"));
+    known.node_without_gpus("c", now(50).at);
+    known.node(node("c"), now(60).at);
+    assert!(!known.is_without_gpus("c") && !known.is_gone("c"));
+}
+
+#[test]
 fn a_server_that_starts_anew_knows_since_when_a_node_is_ready_and_sees_what_went_meanwhile() {
     let mut before = ClusterState::default();
     before.all_nodes(vec![node("a"), node("b")], now(0));

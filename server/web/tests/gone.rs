@@ -92,6 +92,17 @@ async fn what_is_gone_stays_gone_for_as_long_as_the_fleet_knows_its_gpus() {
 }
 
 #[tokio::test]
+async fn what_is_there_without_its_gpus_is_silent_and_not_gone() {
+    let server = without(fixture::fleet(), Some(SILENT)).await;
+    server
+        .inventory
+        .known()
+        .node_without_gpus(SILENT, fixture::NOW);
+    let fleet = server.json("/api/v1/fleet").await;
+    assert_eq!(fleet["silent_nodes"], 1, "{fleet}");
+}
+
+#[tokio::test]
 async fn a_gone_node_has_its_page_and_what_ran_on_it_its_price() {
     let gpu = "GPU-prod-h100-08-0000";
     for is_gone in [false, true] {
