@@ -161,7 +161,8 @@ pub async fn find(
         asked => Asked::new(asked),
     };
     for cluster in &view.clusters {
-        for node in &cluster.nodes {
+        // What is there goes before what was.
+        for node in cluster.nodes.iter().chain(&cluster.ended) {
             of_node(&mut found, cluster, node, &asked, view.at);
         }
     }
@@ -204,7 +205,10 @@ fn of_node(
     if let Some(is_exact) = asked.is_all_of([&*node.name]) {
         let gpus = counted(node.gpus.len(), "GPU", "GPUs");
         let silent = node.silent_since.map(|it| now.millis() - it.millis());
-        let silent = silent.map(|it| format!(", silent for {}", text::span(it)));
+        let silent = silent.map(|it| match cluster.has_gone(node) {
+            true => ", gone".to_owned(),
+            false => format!(", silent for {}", text::span(it)),
+        });
         found.nodes.add(is_exact, || Match {
             cluster: Arc::clone(&cluster.name),
             origin: cluster.origin,

@@ -40,7 +40,7 @@ pub mod troubled;
 mod unheld;
 
 use demand::Tally;
-pub use gone::Gone;
+pub use gone::{Gone, gone_for_ns};
 use known::{ClusterState, Moment};
 use look::{Look, Sight};
 use names::{Names, Told};
@@ -333,6 +333,7 @@ pub async fn run(app: App, stop: CancellationToken) {
             Source::Off => std::future::pending().await,
         }
     };
+    let gone_for = gone_for_ns(app.config.fleet.forget_after_s);
     let written = async {
         loop {
             // Never in the middle of a write: what was taken for it would be lost.
@@ -340,7 +341,7 @@ pub async fn run(app: App, stop: CancellationToken) {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(WRITE_EVERY) => {}
             }
-            inventory.known().forget(clock.now());
+            inventory.known().forget(clock.now(), gone_for);
             tell_taken_back(&app);
             job.round(clock, inventory.write(&app.store, now(&app)))
                 .await;
@@ -367,13 +368,15 @@ fn tell_taken_back(app: &App) {
 
 /// Takes in what the store knows.
 async fn restore(app: &App) -> Result<(), StoreError> {
-    let since = app.clock.now().shifted(-CHANGES_FOR_NS);
+    let now = app.clock.now();
+    let gone_for = gone_for_ns(app.config.fleet.forget_after_s);
     let cluster = &app.inventory.cluster;
-    let records = app.store.inventory(cluster, since).await?;
+    let records = app.store.inventory(cluster, now.shifted(-gone_for)).await?;
+    let since = now.shifted(-CHANGES_FOR_NS);
     let changes = app.store.inventory_changes(cluster, since, None).await?;
     let seen = app.store.inventory_seen(cluster).await?;
     app.inventory.known().restore(records, changes, seen);
-    let hour = app.clock.now().minute().hour();
+    let hour = now.minute().hour();
     let demand = app.store.demand_hour(cluster, hour).await?;
     app.inventory.demand().restore(demand);
     let free = app.store.free_hour(cluster, hour).await?;

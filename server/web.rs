@@ -59,8 +59,12 @@ const REPORTS: usize = 1;
 /// Views of runs' steps at once: each may hold 64 MiB of them, and works for as long as a core is given.
 const STEP_VIEWS: usize = 2;
 
-/// The cookie with the reader's token.
+/// The cookie with the reader's token, of who signed in without TLS.
 pub const TOKEN_COOKIE: &str = "gpufleet_token";
+
+/// The same of who signed in over TLS. It has a name of its own because without TLS browsers let nobody put another one in
+/// the place of a cookie that goes over TLS alone.
+pub const SECURE_TOKEN_COOKIE: &str = "__Secure-gpufleet_token";
 
 /// What every handler of the web port shares.
 pub struct Web {
@@ -218,7 +222,8 @@ pub fn shown(headers: &HeaderMap) -> Option<Cow<'_, [u8]>> {
     if let Some(header) = bearer(headers) {
         return Some(header.into());
     }
-    let token = cookie(headers, TOKEN_COOKIE)?;
+    // Over TLS a browser sends both, and only there the first.
+    let token = cookie(headers, SECURE_TOKEN_COOKIE).or_else(|| cookie(headers, TOKEN_COOKIE))?;
     Some(format!("Bearer {token}").into_bytes().into())
 }
 

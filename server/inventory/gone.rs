@@ -1,10 +1,10 @@
 //! Whether nodes are there, and when those went that are not.
 
-use gpufleet_analysis::inventory::Record;
 use gpufleet_analysis::price_book::Basis;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use super::Inventory;
+use super::known::HOUR_NS;
+use super::{CHANGES_FOR_NS, Inventory};
 
 /// That a node went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,10 +17,20 @@ pub struct Gone {
     pub is_spot: bool,
 }
 
+/// For how many nanoseconds a node that is gone is remembered, where the fleet forgets what was silent for so many seconds
+/// (`fleet.forget_after_s`): until it has forgotten the node's GPUs, which would be silent again without it, and at least
+/// as long as changes are. The store keeps it for longer.
+pub fn gone_for_ns(forget_after_s: u64) -> i64 {
+    let seconds = i64::try_from(forget_after_s).unwrap_or(i64::MAX);
+    let forget_after = seconds.saturating_mul(NANOS_PER_SECOND);
+    // Its agent may tell for a while after the cluster said that it is gone.
+    forget_after.max(CHANGES_FOR_NS).saturating_add(HOUR_NS)
+}
+
 impl Inventory {
-    /// Whether a node was there and is gone.
+    /// Whether a node was there and is gone; not of one that is there without its GPUs.
     pub fn is_gone(&self, cluster: &str, node: &str) -> bool {
-        *cluster == *self.cluster && self.known().record(node).is_some_and(Record::is_gone)
+        *cluster == *self.cluster && self.known().is_gone(node)
     }
 
     /// Whether a cluster has this node, or any where none is named, as far as somebody tells its nodes.
@@ -36,12 +46,15 @@ impl Inventory {
     }
 
     /// That a node that was heard at `heard` went, or another machine came under its name; none where it is there
-    /// or nothing is known of it.
+    /// with its GPUs or without them, or nothing is known of it.
     pub fn gone(&self, cluster: &str, node: &str, heard: Timestamp) -> Option<Gone> {
         if *cluster != *self.cluster {
             return None;
         }
         let known = self.known();
+        if known.is_without_gpus(node) {
+            return None;
+        }
         let record = known.record(node)?;
         let (from, until) = match (record.gone_at, record.node.created) {
             (Some(at), _) => (record.unwatched_from.unwrap_or(at), at),

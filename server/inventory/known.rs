@@ -19,6 +19,8 @@ mod besides;
 
 mod claimed;
 
+mod without;
+
 pub use besides::{HeldBack, Maker, ScalerSaid};
 pub use claimed::{
     Asking, Asks, ByClaim, Claimed, Count, Device, DeviceClaim, DeviceKind, Gives, Slice,
@@ -35,9 +37,6 @@ pub const MAX_WAITING: usize = 20_000;
 
 /// Most changes that are kept: a roll-out over 5,000 nodes has some of each.
 pub const MAX_CHANGES: usize = 2_000;
-
-/// A node that is gone is remembered here for so long; the store keeps it for longer.
-const GONE_FOR_NS: i64 = CHANGES_FOR_NS;
 
 /// How often it is written up to when nodes were seen, nanoseconds.
 const SEEN_EVERY_NS: i64 = 60 * NANOS_PER_SECOND;
@@ -122,6 +121,8 @@ pub struct ClusterState {
     /// GPUs that are given out by resource claims.
     pub claimed: Claimed,
     records: BTreeMap<String, Record>,
+    /// Those that are there without the GPUs that they had.
+    without_gpus: BTreeSet<String>,
     /// Nodes that have no place here.
     left_out: BTreeSet<String>,
     pods: Pods,
@@ -302,6 +303,7 @@ impl ClusterState {
 
     fn take(&mut self, mut node: Node, now: Timestamp) {
         let name = node.name.clone();
+        self.without_gpus.remove(&name);
         let room = self.records.len() < MAX_NODES;
         let Some(record) = self.records.get_mut(&name) else {
             if !room {
@@ -335,18 +337,24 @@ impl ClusterState {
 
     /// A node is gone.
     pub fn node_gone(&mut self, name: &str, now: Timestamp) {
+        self.without_gpus.remove(name);
+        let found = self.ends(name, now);
+        self.note(found);
+    }
+
+    /// What is different when a node's record is over.
+    fn ends(&mut self, name: &str, now: Timestamp) -> Vec<Change> {
         self.left_out.remove(name);
         let Some(record) = self.records.get_mut(name) else {
-            return;
+            return Vec::new();
         };
         let (before, phase) = (record.node.clone(), record.phase());
         if phase == Phase::Gone {
-            return;
+            return Vec::new();
         }
         record.ends(now);
-        let found = changes(Some((&before, phase)), record, now);
-        self.note(found);
         self.unwritten.insert(name.to_owned());
+        changes(Some((&before, phase)), record, now)
     }
 
     /// All pods as they are now.
@@ -450,14 +458,15 @@ impl ClusterState {
         self.unwritten_changes.truncate(MAX_CHANGES);
     }
 
-    /// Forgets what is long gone.
-    pub fn forget(&mut self, now: Timestamp) {
+    /// Forgets what is long gone: nodes that went longer ago than these nanoseconds ([`super::gone_for_ns`]).
+    pub fn forget(&mut self, now: Timestamp, gone_for: i64) {
         let unwritten = &self.unwritten;
         self.records.retain(|name, it| {
-            let is_old = it.gone_at.is_some_and(|at| now.since(at) > GONE_FOR_NS);
+            let is_old = it.gone_at.is_some_and(|at| now.since(at) > gone_for);
             !is_old || unwritten.contains(name)
         });
         self.claimed.forget(|name| self.records.contains_key(name));
+        self.without_gpus.retain(|it| self.records.contains_key(it));
         self.changes.retain(|it| now.since(it.at) <= CHANGES_FOR_NS);
         let said = &mut self.scaler.of_pod;
         said.retain(|_, it| now.since(it.at) <= SAID_FOR_NS);

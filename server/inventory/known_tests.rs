@@ -3,6 +3,7 @@
 use gpufleet_analysis::inventory::{Ready, Scaled};
 
 use super::*;
+use crate::inventory::gone_for_ns;
 
 fn now(seconds: i64) -> Moment {
     Moment {
@@ -123,12 +124,52 @@ fn nodes_that_are_in_no_list_any_more_are_gone_and_the_first_list_is_no_news() {
     assert!(is_gone(&known, "b") && !is_gone(&known, "a") && !is_gone(&known, "never-seen"));
     known.node_gone("b", now(30).at);
     assert_eq!(known.changes().count(), 4, "it went once");
-    known.forget(now(0).at.shifted(GONE_FOR_NS + NANOS_PER_SECOND * 21));
+    let gone_for = gone_for_ns(86_400);
+    let forgotten = now(21).at.shifted(gone_for);
+    known.forget(forgotten, gone_for);
     assert!(is_gone(&known, "b"), "it is not written yet");
     known.unwritten();
-    known.forget(now(0).at.shifted(GONE_FOR_NS + NANOS_PER_SECOND * 21));
+    known.forget(forgotten, gone_for_ns(2 * 86_400));
+    assert!(is_gone(&known, "b"), "the fleet still has its GPUs");
+    known.forget(forgotten, gone_for);
     assert!(!is_gone(&known, "b"));
     assert_eq!(known.changes().count(), 0);
+}
+
+#[test]
+fn a_node_that_is_there_without_its_gpus_is_not_gone() {
+    let mut known = ClusterState::default();
+    let without = |names: &[&str]| -> BTreeSet<String> {
+        let names = names.iter().map(|it| (*it).to_owned());
+        names.collect()
+    };
+    known.all_nodes(vec![node("a"), node("b")], now(0));
+    known.node_without_gpus("a", now(10).at);
+    known.node_without_gpus("never-had-any", now(10).at);
+    assert_eq!(whats(&known), ["a has no GPUs any more"]);
+    assert!(is_gone(&known, "a"), "there is nothing to give out");
+    assert!(!known.is_gone("a") && known.is_without_gpus("a"));
+    assert!(!known.is_without_gpus("never-had-any"));
+    // A list says the same of both, and of a server that starts anew.
+    let (records, changes) = known.unwritten();
+    let mut anew = ClusterState::default();
+    anew.restore(records, changes, Some(now(10).at));
+    for it in [&mut known, &mut anew] {
+        it.all_without_gpus(&without(&["a", "b", "never-had-any"]), now(20).at);
+        it.all_nodes(vec![node("c")], now(20));
+        assert!(!it.is_gone("a") && !it.is_gone("b"));
+        assert_eq!(it.count(), 1, "c has some");
+    }
+    assert_eq!(whats(&known)[1], "b has no GPUs any more");
+    // It goes, or has them again.
+    known.all_without_gpus(&without(&["b"]), now(30).at);
+    known.all_nodes(vec![node("c")], now(30));
+    assert!(known.is_gone("a") && !known.is_gone("b"));
+    known.node_gone("b", now(40).at);
+    assert!(known.is_gone("b"));
+    known.node_without_gpus("c", now(50).at);
+    known.node(node("c"), now(60).at);
+    assert!(!known.is_without_gpus("c") && !known.is_gone("c"));
 }
 
 #[test]
@@ -302,7 +343,7 @@ fn what_is_held_back_is_told_once_by_who_says_more_and_a_pod_with_what_the_autos
     known.scaler.said("p", said(10, "old"));
     let scaler = |known: &ClusterState| known.waiting()[0].scaler.clone().map(|it| it.words);
     assert_eq!(scaler(&known), Some("new".to_owned()));
-    known.forget(now(3_600 + 21).at);
+    known.forget(now(3_600 + 21).at, gone_for_ns(86_400));
     assert_eq!(scaler(&known), None, "that was an hour ago");
     // What is not waited for any more, and what has no place.
     known.held_back(Maker::JobSet).put("s", Vec::new());

@@ -12,6 +12,7 @@
 //! GPUs that are given out by resource claims ([`devices`]) are told by the driver's slices and the claims; nodes are
 //! listed when it is known whether there are such, so that none is taken for one without GPUs.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpufleet_analysis::inventory::Node;
@@ -259,7 +260,8 @@ impl<K> Following<'_, K> {
 
 impl Follow for Following<'_, OfNodes> {
     type Object = NodeObject;
-    type All = Vec<Node>;
+    /// Those with GPUs, and the names of those without.
+    type All = (Vec<Node>, BTreeSet<String>);
 
     const IS_SHORT: bool = false;
 
@@ -271,13 +273,21 @@ impl Follow for Following<'_, OfNodes> {
         self.api
     }
 
-    fn gather(&self, all: &mut Vec<Node>, object: NodeObject) {
-        all.extend(node(object));
+    fn gather(&self, all: &mut Self::All, object: NodeObject) {
+        let name = object.metadata.name.clone();
+        match node(object) {
+            Some(node) => all.0.push(node),
+            None => {
+                all.1.insert(name);
+            }
+        }
     }
 
-    fn replace(&self, all: Vec<Node>) {
+    fn replace(&self, (nodes, without_gpus): Self::All) {
         let now = now(self.app);
-        self.app.inventory.known().all_nodes(all, now);
+        let mut known = self.app.inventory.known();
+        known.all_without_gpus(&without_gpus, now.at);
+        known.all_nodes(nodes, now);
     }
 
     fn put(&self, object: NodeObject) {
@@ -286,8 +296,7 @@ impl Follow for Following<'_, OfNodes> {
         let mut known = self.app.inventory.known();
         match node(object) {
             Some(node) => known.node(node, at),
-            // It has no GPUs any more.
-            None => known.node_gone(&name, at),
+            None => known.node_without_gpus(&name, at),
         }
     }
 

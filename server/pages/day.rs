@@ -4,6 +4,7 @@
 //! [`FRESH_FOR`], for all who ask, and only of the first [`MAX_DRAWN`] of a page. While that is done anew the last one
 //! stands, for [`STANDS_FOR`] at most; a page that has none waits [`WAITS`] for it and then says so.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,9 +78,19 @@ fn accounted(gpu: &GpuView) -> impl Iterator<Item = &GpuView> {
     own.into_iter().chain(&gpu.shares)
 }
 
-fn first_seen<'a>(nodes: impl IntoIterator<Item = &'a NodeView>) -> Vec<Timestamp> {
+/// The same of all GPUs of nodes.
+fn all_accounted<'a>(
+    nodes: impl IntoIterator<Item = &'a NodeView>,
+) -> impl Iterator<Item = &'a GpuView> {
     let gpus = nodes.into_iter().flat_map(|it| &it.gpus);
-    gpus.flat_map(accounted).map(|it| it.first_seen).collect()
+    gpus.flat_map(accounted)
+}
+
+/// When each GPU of a cluster was there: those of nodes that went are in its ledger too, until they were last heard.
+fn of_all(part: &ClusterView) -> Vec<Range<Timestamp>> {
+    let there = all_accounted(&part.nodes).map(|it| strip::since(it.first_seen));
+    let gone = all_accounted(part.gone()).map(|it| it.first_seen..it.last_point);
+    there.chain(gone).collect()
 }
 
 /// Where the day of nodes ends, and when that is.
@@ -88,8 +99,8 @@ fn end(origin: Origin, nodes: &[NodeView], now: Timestamp) -> (Until, Timestamp)
     Until::of(origin, last.unwrap_or(now), now)
 }
 
-fn drawn(past: &Past, first_seen: &[Timestamp], until: Until) -> Day {
-    let mut strip = strip::strip(&past.hours, first_seen, past.end);
+fn drawn(past: &Past, gpus: &[Range<Timestamp>], until: Until) -> Day {
+    let mut strip = strip::strip(&past.hours, gpus, past.end);
     strip.marks = marks::marks(&past.changed, strip::span(past.end), strip.width);
     Day {
         strip,
@@ -143,7 +154,8 @@ pub(super) async fn of_node(
         hours,
         changed,
     };
-    drawn(&past, &first_seen([node]), until)
+    let gpus = all_accounted([node]).map(|it| strip::since(it.first_seen));
+    drawn(&past, &gpus.collect::<Vec<_>>(), until)
 }
 
 /// The days of the first clusters of a view, as far as they are drawn.
@@ -179,7 +191,7 @@ async fn of_cluster(web: &Web, view: &Arc<FleetView>, part: &ClusterView) -> Day
     };
     let why = match (answer, last) {
         (Some(Ok(past)), _) | (None, Some(past)) => {
-            return drawn(&past, &first_seen(&part.nodes), until);
+            return drawn(&past, &of_all(part), until);
         }
         (Some(Err(error)), _) => {
             tracing::error!(%error, "a page could not read the ledger of a cluster");

@@ -304,7 +304,7 @@ fn page(
         figures,
         meanings,
         peaks: peaks::of(live, specs),
-        strip: strip::strip(&past.hours, &[live.first_seen], *end),
+        strip: strip::strip(&past.hours, &[strip::since(live.first_seen)], *end),
         until: *until,
         ranges: RANGES
             .into_iter()

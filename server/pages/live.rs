@@ -3,8 +3,8 @@
 //! An event carries nothing but that: the page then asks for its own address as a fragment, as it does every ten
 //! seconds while it is not told (assets/live.js). So there is one way to make a page and one to say who may see
 //! it, and a stream costs next to nothing. There is news when the detectors have judged, every ten seconds, and
-//! when a person has said something. A page that got no answer in time while it had a stream gives that up and asks by
-//! itself: browsers have six connections to a host without TLS, and six streams take them all.
+//! when a person has said something. A page that came by HTTP/1.1 and got no answer in time while it had a stream gives
+//! that up and asks by itself for ten minutes: browsers have six such connections to a host, and six streams take them all.
 //!
 //! Limits: [`MOST`] streams, [`MOST_OF_A_TOKEN`] with one token, each for [`LASTS`] at most and told once in
 //! [`LEAST_BETWEEN`].

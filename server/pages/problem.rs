@@ -267,7 +267,9 @@ pub async fn take_theme(Form(form): Form<ChosenTheme>) -> Response {
     let name = Theme::parse(&form.theme).name();
     go_back(
         &form.back,
-        &format!("{THEME_COOKIE}={name}; Path=/; Max-Age=31536000; SameSite=Lax"),
+        &[format!(
+            "{THEME_COOKIE}={name}; Path=/; Max-Age=31536000; SameSite=Lax"
+        )],
     )
 }
 
@@ -278,18 +280,18 @@ pub(super) fn is_here(address: &str) -> bool {
         && !address.contains(|it: char| it == '\\' || it.is_control())
 }
 
-/// Sends the browser back to where it was, but never to another host.
-pub(super) fn go_back(back: &str, cookie: &str) -> Response {
+/// Sends the browser back to where it was, but never to another host, and has it keep these cookies.
+pub(super) fn go_back(back: &str, cookies: &[String]) -> Response {
     let place = if is_here(back) { back } else { "/" };
     let location = HeaderValue::from_str(place).unwrap_or(HeaderValue::from_static("/"));
-    match HeaderValue::from_str(cookie) {
-        Ok(cookie) => (
-            StatusCode::SEE_OTHER,
-            [(LOCATION, location), (SET_COOKIE, cookie)],
-        )
-            .into_response(),
-        Err(error) => broken(&error),
+    let mut response = (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response();
+    for cookie in cookies {
+        match HeaderValue::from_str(cookie) {
+            Ok(cookie) => response.headers_mut().append(SET_COOKIE, cookie),
+            Err(error) => return broken(&error),
+        };
     }
+    response
 }
 
 #[cfg(test)]
@@ -307,7 +309,7 @@ mod tests {
             ("", "/"),
             ("/a\nset-cookie: x", "/"),
         ] {
-            let response = go_back(back, "a=b");
+            let response = go_back(back, &["a=b".to_owned()]);
             assert_eq!(response.headers()[LOCATION], place, "{back:?}");
         }
     }

@@ -17,7 +17,7 @@ use super::frame::{self, Frame};
 use super::problem;
 use crate::auth::{AuthError, Grant, Role};
 use crate::web::signed::Signed;
-use crate::web::{TOKEN_COOKIE, Web, same_origin};
+use crate::web::{SECURE_TOKEN_COOKIE, TOKEN_COOKIE, Web, same_origin};
 use crate::words::text;
 
 /// How long a browser keeps the token: a screen on a wall that starts anew does not ask for it.
@@ -130,11 +130,15 @@ pub async fn take(
         ];
         return page(StatusCode::UNAUTHORIZED, frame, sentences, &sent.back);
     }
-    let lasts_s = LASTS_DAYS * 86_400;
-    problem::go_back(&sent.back, &cookie(&web, &headers, token, lasts_s))
+    let has_tls = !web.app.config.auth.tls_certificate_file.is_empty();
+    let name = match has_tls || same_origin::is_over_tls(&headers) {
+        true => SECURE_TOKEN_COOKIE,
+        false => TOKEN_COOKIE,
+    };
+    problem::go_back(&sent.back, &[cookie(name, token, LASTS_DAYS * 86_400)])
 }
 
-/// `POST /sign-out`: takes the cookie away and shows the form.
+/// `POST /sign-out`: takes the cookie away, by either name, and shows the form.
 pub async fn leave(
     State(web): State<Arc<Web>>,
     headers: HeaderMap,
@@ -152,7 +156,8 @@ pub async fn leave(
             back,
         );
     }
-    problem::go_back(&address(back), &cookie(&web, &headers, "", 0))
+    let gone = [SECURE_TOKEN_COOKIE, TOKEN_COOKIE].map(|it| cookie(it, "", 0));
+    problem::go_back(&address(back), &gone)
 }
 
 fn page(status: StatusCode, frame: Frame, sentences: Vec<String>, back: &str) -> Response {
@@ -187,13 +192,12 @@ fn standing(signed: Signed) -> String {
     }
 }
 
-/// The cookie that holds a token for so many seconds; with 0 the browser forgets it. Where its form came over TLS it goes
-/// over nothing else.
-fn cookie(web: &Web, headers: &HeaderMap, token: &str, lasts_s: u32) -> String {
-    let has_tls = !web.app.config.auth.tls_certificate_file.is_empty();
-    let secure = match has_tls || same_origin::is_over_tls(headers) {
+/// The cookie of this name that holds a token for so many seconds; with 0 the browser forgets it. That of a form that came
+/// over TLS goes over nothing else.
+fn cookie(name: &str, token: &str, lasts_s: u32) -> String {
+    let secure = match name == SECURE_TOKEN_COOKIE {
         true => "; Secure",
         false => "",
     };
-    format!("{TOKEN_COOKIE}={token}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}")
+    format!("{name}={token}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}")
 }

@@ -121,15 +121,34 @@ pub fn span(now: Timestamp) -> (Timestamp, Timestamp) {
     (moment(start), moment(end))
 }
 
-/// Draws the [`HOURS`] hours up to `now` from the ledger of the GPUs that were first seen then; of an hour that the
-/// ledger does not have nothing was observed. Time before a GPU was first seen is empty: it may not have been there.
-/// A full column is all GPUs for an hour.
-pub fn strip(hours: &[LedgerHour], first_seen: &[Timestamp], now: Timestamp) -> Strip {
+/// When a GPU was there that was first seen then and still is.
+pub const fn since(first_seen: Timestamp) -> Range<Timestamp> {
+    first_seen..Timestamp(i64::MAX)
+}
+
+/// Draws the [`HOURS`] hours up to `now` from the ledger of GPUs, each of which was there in that time; of an hour that the
+/// ledger does not have nothing was observed. Time before a GPU was first seen is empty, because it may not have been
+/// there, and so is what follows its end. A full column is all GPUs that are there for an hour, or the most there were.
+pub fn strip(hours: &[LedgerHour], gpus: &[Range<Timestamp>], now: Timestamp) -> Strip {
     let first = range(now).start;
-    let gpus = i64::try_from(first_seen.len()).unwrap_or(i64::MAX / MILLIS_PER_HOUR);
-    let most = hours.iter().map(LedgerHour::total_millis).max();
+    let limits = |hour: i64| (hour * MILLIS_PER_HOUR, (hour + 1) * MILLIS_PER_HOUR);
+    // The part of an hour in which they can have been observed: while each was there, and long enough ago to be
+    // accounted.
+    let past = |hour: i64| -> i64 {
+        let (start, end) = limits(hour);
+        let settled = end.min(now.millis() - SETTLING_MILLIS);
+        let of_one = |it: &Range<Timestamp>| {
+            let (from, until) = (it.start.millis(), it.end.millis());
+            (settled.min(until) - start.max(from)).max(0)
+        };
+        gpus.iter().map(of_one).sum()
+    };
+    let there = gpus.iter().filter(|it| it.end > now).count();
+    let there = i64::try_from(there).unwrap_or(i64::MAX / MILLIS_PER_HOUR);
+    let totals = hours.iter().map(LedgerHour::total_millis);
     // GPUs that are there no more may have been so many more.
-    let full = most.unwrap_or(0).max(gpus.max(1) * MILLIS_PER_HOUR);
+    let most = totals.chain((first..first + HOURS).map(past)).max();
+    let full = most.unwrap_or(0).max(there.max(1) * MILLIS_PER_HOUR);
     let mut strip = Strip {
         width: HOURS * STEP,
         height: HEIGHT,
@@ -139,17 +158,17 @@ pub fn strip(hours: &[LedgerHour], first_seen: &[Timestamp], now: Timestamp) -> 
     for place in 0..HOURS {
         let hour = first + place;
         let known = hours.iter().find(|it| it.hour == hour);
-        // The part of the hour in which they can have been observed: after each was first seen, and long
-        // enough ago to be accounted.
-        let (start, end) = (hour * MILLIS_PER_HOUR, (hour + 1) * MILLIS_PER_HOUR);
-        let settled = end.min(now.millis() - SETTLING_MILLIS);
-        let past = |seen: &Timestamp| (settled - start.max(seen.millis())).max(0);
-        let past_millis = first_seen.iter().map(past).sum();
-        let mut column = column(place * STEP, hour, known, past_millis, full);
+        let mut column = column(place * STEP, hour, known, past(hour), full);
         if column.words.is_empty() {
-            let is_before = first_seen.iter().all(|it| end <= it.millis());
-            let words = if is_before {
+            let (start, end) = limits(hour);
+            let is_before = |it: &Range<Timestamp>| end <= it.start.millis();
+            let words = if gpus.iter().all(is_before) {
                 "before it was first seen"
+            } else if gpus
+                .iter()
+                .all(|it| is_before(it) || it.end.millis() <= start)
+            {
+                "none of its GPUs was there"
             } else {
                 "not accounted yet"
             };
@@ -226,7 +245,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_seconds(1_000 * 3_600 + 1_800);
 
     /// Long before the day that is drawn.
-    const EVER: Timestamp = Timestamp::from_seconds(0);
+    const EVER: Range<Timestamp> = since(Timestamp::from_seconds(0));
 
     fn hour(hour: i64, spans: &[(State, i64)]) -> LedgerHour {
         let time: BTreeMap<_, _> = spans
@@ -258,7 +277,7 @@ mod tests {
     #[test]
     fn the_time_before_it_was_first_seen_is_empty_and_says_so() {
         let first_seen = Timestamp::from_seconds(999 * 3_600 + 900);
-        let drawn = strip(&[], &[first_seen], NOW);
+        let drawn = strip(&[], &[since(first_seen)], NOW);
         assert_eq!(drawn.columns[21].blocks, []);
         assert_eq!(drawn.columns[21].words, "before it was first seen");
         assert_eq!(drawn.columns[22].words, "not measured 45 min");
@@ -317,8 +336,28 @@ mod tests {
     }
 
     #[test]
+    fn what_was_measured_of_gpus_that_went_hides_nothing_of_those_that_are_there() {
+        let at = |hour: i64| Timestamp::from_seconds(hour * 3_600);
+        let went = at(0)..at(999);
+        let hours = [
+            hour(998, &[(State::ActiveUnrated, 60)]),
+            hour(999, &[(State::ActiveUnrated, 60)]),
+        ];
+        let drawn = strip(&hours, &[EVER, went.clone()], NOW);
+        assert_eq!(
+            drawn.columns[21].words,
+            "active 1.0 GPU-hours, not measured 1.0 GPU-hours"
+        );
+        assert_eq!(drawn.columns[22].words, "active 1.0 GPU-hours");
+        // None of them is there any more, and its time before is as high as it was.
+        let drawn = strip(&[], &[went.clone(), went], NOW);
+        assert_eq!(drawn.columns[21].blocks[0].height, HEIGHT);
+        assert_eq!(drawn.columns[22].words, "none of its GPUs was there");
+    }
+
+    #[test]
     fn of_many_gpus_a_full_column_is_all_of_them_and_one_that_came_later_is_missing_before() {
-        let later = Timestamp::from_seconds(999 * 3_600 + 1_800);
+        let later = since(Timestamp::from_seconds(999 * 3_600 + 1_800));
         let of = |minutes: i64| hour(999, &[(State::ActiveUnrated, minutes)]);
         let drawn = strip(&[of(80)], &[EVER, EVER, later], NOW);
         let column = &drawn.columns[22];

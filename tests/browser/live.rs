@@ -62,6 +62,11 @@ const SENT_AWAY: &str = "const ask = window.fetch;
 /// Streams as other windows have them: with the page's own all six connections that a browser has to a host without TLS.
 const OTHERS: &str = "window.others = [...Array(5)].map(() => new EventSource('/live'))";
 
+/// The other windows are closed, and so much time has passed that a page asks for a stream again.
+const CLOSED: &str = "window.others.forEach(it => it.close());
+    const now = Date.now;
+    Date.now = () => now() + 600_000";
+
 /// How many tiles are of a GPU that is lost.
 const BROKEN: &str = "[...document.querySelectorAll('.cluster.simulated a.t')].filter(it => it.textContent === '×').length";
 
@@ -161,7 +166,7 @@ fn sent_away(browser: &Browser, fleet: &Fleet) {
     assert_eq!(browser.console().errors, Vec::<String>::new());
 }
 
-/// A page whose browser has no connection left to ask by, as with six windows, gives up its stream and asks.
+/// A page whose browser has no connection left to ask by, as with six windows, gives up its stream and asks, for a while.
 fn makes_room(browser: &Browser, fleet: &Fleet) {
     browser.open(&format!("{}incidents", fleet.root()));
     browser.run("window.isFirst = true");
@@ -172,6 +177,8 @@ fn makes_room(browser: &Browser, fleet: &Fleet) {
     is(browser, "no connection is left", are_open);
     let asks = format!("{FOLLOWS} === 'asked every 10 s' && !!document.querySelector('#pulse.on')");
     is(browser, "the page asks by itself", &asks);
+    browser.run(CLOSED);
+    is(browser, "the server tells the page again", &is_told);
     is_the_same(browser);
     assert_eq!(browser.console().errors, Vec::<String>::new());
 }

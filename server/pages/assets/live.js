@@ -7,7 +7,8 @@
   const TIMEOUT_MS = 9_000; // A slower answer is counted as none.
   const SPREAD_MS = 4_000; // All open pages are told at once, just after the detectors have judged; so they do not ask at once.
   const UNTOLD_MS = 30_000; // A stream that has told nothing for so long is not waited for: we ask.
-  const AGAIN_MS = 60_000; // A stream that was refused is asked for again after so long.
+  const AGAIN_MS = 60_000; // A stream that was refused is asked for again after so long …
+  const ROOM_MS = 600_000; // … and one that was given up to make room after so long.
   const NOTES = ["store", "detectors"]; // What is wrong with the server itself: on top of any page, and never held back.
   const SIGNED_OUT = "you are not signed in any more";
   const SENT_AWAY = "you are asked to sign in again"; // By a proxy: no page that is kept fresh leads elsewhere itself.
@@ -17,7 +18,7 @@
   let running = false;
   let isTold = false; // While it ran.
   let stream = null;
-  let refusedAt = 0;
+  let waitsUntil = 0; // No stream is asked for before.
 
   const isStreaming = () => stream !== null && stream.readyState === EventSource.OPEN;
 
@@ -192,7 +193,7 @@
     } catch (error) {
       const seconds = Math.round((Date.now() - lastGood) / 1000);
       const isLate = error.name === "TimeoutError";
-      if (isLate && stream) makeRoom();
+      if (isLate && stream && isAlone()) makeRoom();
       const why = isLate ? "no answer in time" : error.message;
       say(`not refreshed for ${seconds} s: ${why}`, "off", signIn(why));
     } finally {
@@ -210,16 +211,22 @@
       // One that was cut comes back by itself; one that was refused does not.
       if (stream.readyState === EventSource.CLOSED) {
         stream = null;
-        refusedAt = Date.now();
+        waitsUntil = Date.now() + AGAIN_MS;
       }
     };
   }
 
-  // Without TLS a browser has six connections to a host, for all its windows: streams that take them all leave none to
-  // ask by. Until it is shown anew this page asks by itself.
+  // Whether each request has a connection to itself, as without TLS: by HTTP/2 all share one.
+  function isAlone() {
+    const [loaded] = performance.getEntriesByType("navigation");
+    return loaded?.nextHopProtocol === "http/1.1";
+  }
+
+  // Of such connections a browser has six to a host, for all its windows: streams that take them all leave none to ask by.
+  // An answer may be late for other reasons too, so this page asks by itself for a while and not for ever.
   function makeRoom() {
     leave();
-    refusedAt = Infinity;
+    waitsUntil = Date.now() + ROOM_MS;
     isTold = true; // There may be room at once.
   }
 
@@ -229,7 +236,7 @@
   }
 
   function tick() {
-    if (!stream && Date.now() - refusedAt >= AGAIN_MS) follow();
+    if (!stream && Date.now() >= waitsUntil) follow();
     if (!isStreaming() || Date.now() - lastHeard >= UNTOLD_MS) refresh();
   }
 

@@ -5,7 +5,10 @@ use super::queue::{self, node};
 use super::today::dollars;
 use super::*;
 use crate::auth::Grant;
+use crate::inventory::gone_for_ns;
+use crate::inventory::known::HOUR_NS;
 use crate::money::now;
+use crate::words::address;
 
 /// The node of the fixture that is silent.
 const SILENT: &str = "h100-08";
@@ -72,6 +75,34 @@ async fn what_is_not_heard_and_gone_is_no_blind_spot_costs_nothing_and_pages_nob
 }
 
 #[tokio::test]
+async fn what_is_gone_stays_gone_for_as_long_as_the_fleet_knows_its_gpus() {
+    const DAY_S: u64 = 86_400;
+    for (forget_after, hours, silent) in [(3 * DAY_S, 72, 0), (DAY_S, 25, 0), (DAY_S, 26, 1)] {
+        let server = without(fixture::fleet(), Some(SILENT)).await;
+        {
+            let mut known = server.inventory.known();
+            // What is not written yet is never forgotten.
+            known.unwritten();
+            let later = fixture::NOW.shifted(hours * HOUR_NS);
+            known.forget(later, gone_for_ns(forget_after));
+        }
+        let fleet = server.json("/api/v1/fleet").await;
+        assert_eq!(fleet["silent_nodes"], silent, "{forget_after} s: {hours} h");
+    }
+}
+
+#[tokio::test]
+async fn what_is_there_without_its_gpus_is_silent_and_not_gone() {
+    let server = without(fixture::fleet(), Some(SILENT)).await;
+    server
+        .inventory
+        .known()
+        .node_without_gpus(SILENT, fixture::NOW);
+    let fleet = server.json("/api/v1/fleet").await;
+    assert_eq!(fleet["silent_nodes"], 1, "{fleet}");
+}
+
+#[tokio::test]
 async fn a_gone_node_has_its_page_and_what_ran_on_it_its_price() {
     let gpu = "GPU-prod-h100-08-0000";
     for is_gone in [false, true] {
@@ -98,6 +129,27 @@ async fn a_gone_node_has_its_page_and_what_ran_on_it_its_price() {
         let known = found.gpu("prod", gpu).expect("it is known");
         assert!(known.second.is_some(), "a run on it cost something");
         assert_eq!(found.all["prod"].contains_key(gpu), !is_gone);
+    }
+}
+
+#[tokio::test]
+async fn the_box_finds_what_is_gone_by_its_whole_name_and_says_that_it_is() {
+    let server = without(fixture::fleet(), Some(SILENT)).await;
+    let gpu = "GPU-prod-h100-08-0000";
+    for (asked, leads) in [
+        (SILENT, address::node("prod", SILENT)),
+        (gpu, address::gpu("prod", gpu)),
+    ] {
+        let request = Request::get(format!("/find?q={asked}"));
+        let found = server.ask(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(found.status(), StatusCode::SEE_OTHER, "{asked}");
+        assert_eq!(found.headers()[header::LOCATION], leads, "{asked}");
+    }
+    for (gone, about) in [(Some(SILENT), "8 GPUs, gone"), (None, "8 GPUs, silent for")] {
+        let server = without(fixture::fleet(), gone).await;
+        // A part of its name leads nowhere by itself.
+        let (_, page) = server.get("/find?q=100-08").await;
+        assert!(page.contains(about), "{about}: {page}");
     }
 }
 

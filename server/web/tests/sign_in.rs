@@ -105,6 +105,12 @@ async fn the_sign_in_form_gives_a_cookie_only_for_a_good_token() {
     assert!(!bad.headers().contains_key(header::SET_COOKIE));
 }
 
+/// The cookies that an answer has a browser keep.
+fn cookies(answer: &Response<Body>) -> Vec<&str> {
+    let all = answer.headers().get_all(header::SET_COOKIE).iter();
+    all.map(|it| it.to_str().unwrap()).collect()
+}
+
 #[tokio::test]
 async fn the_cookie_of_a_form_that_came_over_tls_goes_over_nothing_else_also_where_a_proxy_ends_it()
 {
@@ -114,20 +120,43 @@ async fn the_cookie_of_a_form_that_came_over_tls_goes_over_nothing_else_also_whe
         ("http://gpus.example.org", false),
         ("null", false),
     ] {
-        for (address, form) in [
-            ("/sign-in", format!("token={TOKEN}")),
-            ("/sign-out", "back=%2Fjobs".to_owned()),
-        ] {
-            let request = Request::post(address)
-                .header(header::CONTENT_TYPE, FORM)
-                .header("sec-fetch-site", "same-origin")
-                .header(header::ORIGIN, origin);
-            let answer = server.ask(request.body(Body::from(form)).unwrap()).await;
-            assert_eq!(answer.status(), StatusCode::SEE_OTHER, "{address}");
-            let cookie = answer.headers()[header::SET_COOKIE].to_str().unwrap();
-            assert_eq!(cookie.contains("; Secure"), is_secure, "{origin}: {cookie}");
-        }
+        let request = Request::post("/sign-in")
+            .header(header::CONTENT_TYPE, FORM)
+            .header(header::ORIGIN, origin);
+        let form = format!("token={TOKEN}");
+        let answer = server.ask(request.body(Body::from(form)).unwrap()).await;
+        assert_eq!(answer.status(), StatusCode::SEE_OTHER, "{origin}");
+        let [cookie] = cookies(&answer)[..] else {
+            panic!("{origin}: {answer:?}")
+        };
+        assert_eq!(cookie.contains("; Secure"), is_secure, "{origin}: {cookie}");
+        // Without TLS a browser lets nobody put another one in the place of one that goes over TLS alone.
+        let has_own_name = cookie.starts_with("__Secure-gpufleet_token=");
+        assert_eq!(has_own_name, is_secure, "{origin}: {cookie}");
     }
+}
+
+#[tokio::test]
+async fn either_cookie_lets_in_the_one_of_tls_first_and_signing_out_takes_both() {
+    let server = server_of(fixture::fleet(), true).await;
+    let (secure, plain) = ("__Secure-gpufleet_token", "gpufleet_token");
+    for (sent, status) in [
+        (format!("{secure}={TOKEN}"), StatusCode::OK),
+        (format!("{plain}={TOKEN}"), StatusCode::OK),
+        (format!("{plain}=old; {secure}={TOKEN}"), StatusCode::OK),
+        (
+            format!("{plain}={TOKEN}; {secure}=old"),
+            StatusCode::UNAUTHORIZED,
+        ),
+    ] {
+        let request = Request::get("/").header(header::COOKIE, &sent);
+        let answer = server.ask(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.status(), status, "{sent}");
+    }
+    let left = sign_out(&server, "/jobs", "same-origin").await;
+    let rest = "=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax";
+    let gone = [format!("{secure}{rest}; Secure"), format!("{plain}{rest}")];
+    assert_eq!(cookies(&left), gone);
 }
 
 #[tokio::test]
@@ -165,9 +194,6 @@ async fn whoever_is_signed_in_sees_as_whom_takes_another_token_and_signs_out() {
     let left = sign_out(&server, "/jobs", "same-origin").await;
     assert_eq!(left.status(), StatusCode::SEE_OTHER);
     assert_eq!(left.headers()[header::LOCATION], "/sign-in?back=%2Fjobs");
-    let cookie = left.headers()[header::SET_COOKIE].to_str().unwrap();
-    assert!(cookie.starts_with("gpufleet_token=;"), "{cookie}");
-    assert!(cookie.contains("Max-Age=0;"), "{cookie}");
     let foreign = sign_out(&server, "/jobs", "cross-site").await;
     assert_eq!(foreign.status(), StatusCode::FORBIDDEN);
     assert!(!foreign.headers().contains_key(header::SET_COOKIE));
