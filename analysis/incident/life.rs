@@ -179,8 +179,19 @@ impl Incident {
         }
     }
 
-    /// Takes its words and its cause from what says most, where that says worse than was known, or why; from what says
-    /// another cause, where nothing says its own any more; and for its own cause from what asks for more than what it has
+    /// Whether a run that stands is thought to wait for another rank or node than it was.
+    fn waits_for_another(&self, groups: &[Group]) -> bool {
+        let [group] = groups else {
+            return false;
+        };
+        let (now, before) = (&group.place, &self.place);
+        let names = now.node.is_some() || now.rank.is_some();
+        let is_other = (&now.node, now.rank) != (&before.node, before.rank);
+        stands(self.family, before) && names && is_other
+    }
+
+    /// Takes its words and its cause from what says most, where that says worse than was known, or why, or where it is
+    /// about another rank or node now, of which what was known of the one before says nothing; from what says another cause, where nothing says its own any more; and for its own cause from what asks for more than what it has
     /// its words from, or is left of it.
     fn take_words(&mut self, groups: &[Group], now: Timestamp) {
         let own = || groups.iter().flat_map(|it| &it.signals);
@@ -191,6 +202,7 @@ impl Incident {
         // A budget that is raised makes it less bad than it was.
         let is_anew = self.family == Family::Budget;
         let is_worse = first.severity > self.severity || !self.cause.is_known();
+        let is_another = self.waits_for_another(groups);
         self.severity = match is_anew {
             true => first.severity,
             false => self.severity.max(first.severity),
@@ -199,7 +211,7 @@ impl Incident {
         let others = own().filter(|it| !is_told && it.cause.is_known());
         let other = others.max_by_key(|it| it.severity);
         let Some(said) = Some(first)
-            .filter(|_| is_worse || is_anew)
+            .filter(|_| is_worse || is_anew || is_another)
             .or(other)
             .or_else(|| self.says_more(own(), now))
         else {

@@ -115,6 +115,14 @@ fn a_run_that_stands_is_one_incident_that_goes_to_whom_it_is_thought_to_wait_for
     world.ticks(3, std::slice::from_ref(&known));
     assert_eq!(world.ticks(3, &[nobody]), [], "nobody is named for a while");
     assert_eq!(world.open()[0].place, known.place);
+    // Why rank 3 would stand says nothing of rank 59.
+    for (now, cause) in [(waits(59), Cause::Unknown), (known.clone(), Cause::Network)] {
+        world.ticks(3, std::slice::from_ref(&now));
+        let [one] = world.open()[..] else {
+            panic!("{:?}", world.open());
+        };
+        assert_eq!((one.id, &one.place, one.cause), (id, &now.place, cause));
+    }
     // Two runs are two.
     let mut other = waits(59);
     other.place.run = Some("other".to_owned());
