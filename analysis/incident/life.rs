@@ -191,8 +191,9 @@ impl Incident {
     }
 
     /// Takes its words and its cause from what says most, where that says worse than was known, or why, or where it is
-    /// about another rank or node now, of which what was known of the one before says nothing; from what says another cause, where nothing says its own any more; and for its own cause from what asks for more than what it has
-    /// its words from, or is left of it.
+    /// about another rank or node now, of which what was known of the one before says nothing; from what says another
+    /// cause, where nothing says its own any more; and for its own cause from what asks for more than what it has its words
+    /// from, or is left of it.
     fn take_words(&mut self, groups: &[Group], now: Timestamp) {
         let own = || groups.iter().flat_map(|it| &it.signals);
         let most = |it: &&Signal| (it.severity, it.cause.is_known(), it.remedy.weight());
