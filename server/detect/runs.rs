@@ -226,7 +226,7 @@ impl Watched {
         let Some(brief) = tick.runs().look(key, look) else {
             return;
         };
-        if let Some(since) = brief.waits_since {
+        if let Some(since) = brief.waits_since() {
             self.standing.watch.count_from(since);
         }
         if brief.is_quiet {
@@ -312,7 +312,7 @@ impl Watched {
             run,
             gpus: tick.gpus,
             entered: &entered,
-            is_done: brief.waits_since.is_some(),
+            is_done: brief.waits_since().is_some(),
         };
         let standing = standing::judge(&around, &mut self.standing, brief, tick);
         if brief.lacks_evidence != standing.lacks_evidence {

@@ -6,7 +6,8 @@ use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::CollectivesFrom;
 
 use super::broken::activity;
-use super::{TickSnapshot, is_heard, is_quiet, learning, quiet};
+use super::quiet::{self, Waiting};
+use super::{TickSnapshot, is_heard, is_quiet, learning};
 use crate::runs::{Judged, Rank, Run, RunKey};
 
 /// What is needed of every run.
@@ -17,8 +18,8 @@ pub(super) struct Brief {
     pub(super) heard: Timestamp,
     pub(super) is_quiet: bool,
     has_made_its_steps: bool,
-    /// Of one that has: since when it stands in collectives all the same.
-    pub(super) waits_since: Option<Timestamp>,
+    /// Of one that has: whether it stands in collectives all the same.
+    waiting: Waiting,
     pub(super) stands: bool,
     /// Whether it was said at the tick before that nothing shows whether it hangs.
     pub(super) lacks_evidence: bool,
@@ -68,9 +69,10 @@ impl Brief {
             heard: heard.unwrap_or_default(),
             is_quiet,
             has_made_its_steps,
-            waits_since: (has_made_its_steps && !is_quiet)
-                .then(|| quiet::waits_since(run, limit_ns, tick.now))
-                .flatten(),
+            waiting: match has_made_its_steps && !is_quiet {
+                true => quiet::waiting(run, limit_ns, tick.now),
+                false => Waiting::No,
+            },
             lacks_evidence: run.lacks_evidence,
             stands: run.stands_since(tick.now).is_some(),
             judged: run.judged.clone(),
@@ -81,7 +83,20 @@ impl Brief {
 
     /// Whether it may rightly make no step: it does what takes long, or has made all that it planned and ends.
     pub(super) const fn rests(&self) -> bool {
-        self.is_quiet || (self.has_made_its_steps && self.waits_since.is_none())
+        self.is_quiet || (self.has_made_its_steps && self.waits_since().is_none())
+    }
+
+    /// Of one that has made all that it planned: since when it stands in collectives all the same.
+    pub(super) const fn waits_since(&self) -> Option<Timestamp> {
+        match self.waiting {
+            Waiting::Since(at) => Some(at),
+            Waiting::No | Waiting::Unknown => None,
+        }
+    }
+
+    /// Whether nobody knows if it does, because some of its ranks are not heard.
+    pub(super) const fn may_wait(&self) -> bool {
+        matches!(self.waiting, Waiting::Unknown)
     }
 
     /// Whether it makes step after step, so that what its ranks and machines do now says something of its pace.

@@ -58,11 +58,28 @@ pub(in crate::detect) fn is_quiet(rank: &Rank, startup_s: f64) -> bool {
     age_s(rank) < most_s
 }
 
-/// Since when the ranks of a run that has made its steps wait in collectives for nobody who may do something else: all of
-/// them for so long, nanoseconds, or some for [`QUIET_S`]. None where they do not.
-pub(super) fn waits_since(run: &Run, limit_ns: i64, now: Timestamp) -> Option<Timestamp> {
-    let in_since: Vec<Option<Timestamp>> =
-        run.living().map(|(_, it)| entered_at(it, now)).collect();
+/// Whether the ranks of a run that has made its steps wait in collectives for nobody who may do something else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// They do since then.
+    Since(Timestamp),
+    /// They do not, or not for long.
+    No,
+    /// Some are not heard, and those that are do: nobody knows what the others do.
+    Unknown,
+}
+
+/// Whether they do: all of them for so long, nanoseconds, or some for [`QUIET_S`].
+pub(super) fn waiting(run: &Run, limit_ns: i64, now: Timestamp) -> Waiting {
+    let living = || run.living().map(|(_, it)| it);
+    let in_since: Vec<Option<Timestamp>> = living().map(|it| entered_at(it, now)).collect();
+    let hears = |it: &Rank| is_heard(it.facts.heard, now);
+    let lacks_some = living().any(|it| !hears(it));
+    let is_in_or_unheard = |it: &Rank| !hears(it) || entered_at(it, now).is_some();
+    let otherwise = match lacks_some && living().all(is_in_or_unheard) {
+        true => Waiting::Unknown,
+        false => Waiting::No,
+    };
     let late_ns = limit_ns.max((QUIET_S * 1e9) as i64);
     let whole: Option<Vec<Timestamp>> = in_since.iter().copied().collect();
     let last = whole.and_then(|it| it.into_iter().max());
@@ -72,6 +89,7 @@ pub(super) fn waits_since(run: &Run, limit_ns: i64, now: Timestamp) -> Option<Ti
         .filter(|at| now.since(*at) >= late_ns);
     last.filter(|at| now.since(*at) >= limit_ns)
         .or_else(|| late.max())
+        .map_or(otherwise, Waiting::Since)
 }
 
 /// When a rank entered the oldest collective that it is in; none of one that is in none, or is not heard.

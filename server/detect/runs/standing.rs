@@ -63,6 +63,8 @@ pub(super) struct Kept {
     causes: Causes,
     /// Which rank that was at the tick before, of a run that stood then.
     waits_for: Option<u32>,
+    /// Whether it stood when that was last known.
+    stood: bool,
 }
 
 /// What surrounds a run.
@@ -96,6 +98,7 @@ impl Kept {
     /// Of a run that is not watched yet: since when it stands, if it does, and whether it computed without a step.
     pub(super) fn of(stood: Option<(Timestamp, bool)>) -> Self {
         Self {
+            stood: stood.is_some(),
             watch: stood.map_or_else(Watch::new, |(at, has_computed)| {
                 Watch::stood_since(at, has_computed)
             }),
@@ -104,8 +107,13 @@ impl Kept {
         }
     }
 
-    /// Keeps whom it waits for; where it is not known whether it stands, whom it waited for.
+    /// Keeps whether it stands and whom it waits for; where that is not known, what was known before.
     fn note(&mut self, verdict: &Verdict, suspect: &Suspect<'_>) {
+        self.stood = match verdict {
+            Verdict::Unheard | Verdict::NoEvidence => self.stood,
+            Verdict::Hung(_) => true,
+            Verdict::Moving | Verdict::Quiet => false,
+        };
         self.waits_for = match (verdict, suspect) {
             (Verdict::Unheard | Verdict::NoEvidence, _) => self.waits_for,
             (_, Suspect::Rank(rank)) => Some(rank.rank),
@@ -126,12 +134,14 @@ pub(super) fn judge(
     let places = Places::of(around.run, around.entered, &kept.watch, now);
     let ranks = around.run.ranks.iter();
     let first = brief.first;
+    // One that stood is not over because some of it are not heard for a while.
+    let is_unknown = kept.stood && brief.may_wait();
     let at = hang::Tick {
         now,
         step: brief.step,
         up_since: first.map(|it| it.up_since),
-        is_heard: is_heard(brief.heard, now),
-        is_quiet: first.map_or(brief.rests(), |it| it.is_quiet),
+        is_heard: is_heard(brief.heard, now) && !is_unknown,
+        is_quiet: first.map_or(brief.rests() && !is_unknown, |it| it.is_quiet),
         activity: match first {
             Some(first) => first.activity,
             None => activity(ranks.map(|it| {

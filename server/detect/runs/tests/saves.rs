@@ -160,3 +160,27 @@ async fn a_run_that_made_its_steps_may_wait_for_a_rank_that_saves_for_an_hour() 
     let expected = "the run has made its steps and stands still and waits for this rank";
     assert_eq!(told.what, expected);
 }
+
+#[tokio::test]
+async fn a_run_that_made_its_steps_and_stands_is_not_over_while_an_agent_is_not_heard() {
+    let mut training = done().await;
+    waits(&mut training, 0..20, |_| true).await;
+    let id = training.one().id;
+    for tick in 20..28_u32 {
+        let waits = |rank: u32| Does {
+            busy_ms: None,
+            collective_s: Some(f64::from(tick) * 10.0),
+            is_heard: rank >= 8,
+            ..WELL
+        };
+        training.ticks(1, waits, |_| {}).await;
+    }
+    let told = training.one();
+    assert_eq!((told.id, told.family), (id, Family::Hang));
+    assert!(told.unheard_since.is_some(), "it may be over");
+    waits(&mut training, 28..30, |_| true).await;
+    let told = training.one();
+    assert_eq!((told.id, told.unheard_since), (id, None));
+    training.ticks(4, |_| STILL, |_| {}).await;
+    assert_eq!(training.world.open(), [], "they came out of it");
+}
