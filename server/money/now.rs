@@ -124,7 +124,7 @@ pub struct MoneySnapshot {
     pub held_back: Vec<Idle>,
     /// GPUs without a price, by their ids; of one that has shares it is the card's.
     pub unpriced: BTreeMap<Unpriced, BTreeSet<Arc<str>>>,
-    /// Whether there are several clusters, also such that this reader may not see: a rule that named none would be of all.
+    /// Whether there are several live clusters, also such that this reader may not see: a rule that named none would be of all.
     pub has_clusters: bool,
     /// Holders without an owner, by their cluster and name.
     pub unowned: BTreeMap<(Arc<str>, String), Unowned>,
@@ -245,8 +245,10 @@ pub fn now(
         if live.origin == Origin::Recorded {
             return;
         }
-        let first = first.get_or_insert_with(|| Arc::clone(&live.key.cluster));
-        has_clusters |= *first != live.key.cluster;
+        if live.origin == Origin::Live {
+            let first = first.get_or_insert_with(|| Arc::clone(&live.key.cluster));
+            has_clusters |= *first != live.key.cluster;
+        }
         if !grant.may_see(&live.key.cluster) {
             return;
         }
