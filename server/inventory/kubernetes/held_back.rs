@@ -1,7 +1,8 @@
 //! What waits for GPUs before it has pods: Jobs and JobSets that are suspended, and Workloads of Kueue that
 //! have no quota yet.
 //!
-//! What is suspended and in no queue, and a Workload that is deactivated, its owner holds back.
+//! What is suspended and in no queue, and a Workload that is deactivated, its owner holds back; but not a Workload
+//! that Kueue itself gave up.
 //!
 //! Kueue suspends what it queues, so one and the same thing may be told twice: by its Workload, which says
 //! why, and by itself. They have one name, and who merges them takes the Workload.
@@ -18,6 +19,13 @@ const SUSPENDED: &str = "It is suspended";
 
 /// What is said of a Workload that its queue passes over.
 const DEACTIVATED: &str = "It is deactivated (spec.active is false)";
+
+/// What the reasons name for which Kueue itself deactivates a Workload: releases put different words before them.
+const GIVEN_UP: [&str; 3] = [
+    "AdmissionCheck",
+    "RequeuingLimitExceeded",
+    "MaximumExecutionTimeExceeded",
+];
 
 /// Most kinds of pods of one object: a JobSet has a few, Kueue takes eight.
 const MAX_KINDS: usize = 16;
@@ -165,10 +173,17 @@ pub(super) fn workload(object: &WorkloadObject) -> Vec<Asking> {
         let said = conditions.iter().find(|it| it.kind == *kind);
         said.filter(|it| it.status != "True" && !it.message.is_empty())
     });
-    let (reason, why) = match (spec.active, why) {
-        (Some(false), _) => (Reason::ByOwner, DEACTIVATED.to_owned()),
-        (_, Some(it)) => (Reason::HeldBack, cut(&it.message)),
-        (_, None) => {
+    let given_up = conditions.iter().find(|it| {
+        let is_kueues = GIVEN_UP.iter().any(|kind| it.reason.contains(*kind));
+        it.kind == "Evicted" && it.status == "True" && is_kueues
+    });
+    let (reason, why) = match (spec.active, given_up, why) {
+        (Some(false), None, _) => (Reason::ByOwner, DEACTIVATED.to_owned()),
+        (Some(false), Some(it), _) if it.message.is_empty() => {
+            (Reason::HeldBack, DEACTIVATED.to_owned())
+        }
+        (Some(false), Some(it), _) | (_, _, Some(it)) => (Reason::HeldBack, cut(&it.message)),
+        (_, _, None) => {
             let nothing = "Its queue has said nothing of it yet";
             (Reason::HeldBack, nothing.to_owned())
         }
@@ -317,6 +332,30 @@ mod tests {
             let told = told(&workload(&read(&inactive)));
             let is_owners = told[0].starts_with("owner's ") && told[0].contains("spec.active");
             assert_eq!(is_owners, owners, "{told:?}");
+        }
+        // Kueue deactivates one itself that it gives up, and says so.
+        for (status, reason, owners) in [
+            ("True", "Deactivated", true),
+            ("True", "Preempted", true),
+            ("True", "DeactivatedDueToAdmissionCheck", false),
+            ("True", "DeactivatedDueToRequeuingLimitExceeded", false),
+            ("True", "InactiveWorkloadRequeuingLimitExceeded", false),
+            (
+                "True",
+                "DeactivatedDueToMaximumExecutionTimeExceeded",
+                false,
+            ),
+            ("False", "DeactivatedDueToAdmissionCheck", true),
+        ] {
+            for (message, words) in [("given up", "given up"), ("", DEACTIVATED)] {
+                let evicted = json!({"type": "Evicted", "status": status, "reason": reason, "message": message});
+                inactive["status"]["conditions"] = json!([waits[0], evicted]);
+                let expected = match owners {
+                    true => format!("owner's jobset:team/s q 4x8 {DEACTIVATED}"),
+                    false => format!("jobset:team/s q 4x8 {words}"),
+                };
+                assert_eq!(told(&workload(&read(&inactive))), [expected], "{reason}");
+            }
         }
         let checked = json!([
             says("QuotaReserved", "True", ""),
