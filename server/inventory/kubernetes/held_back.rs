@@ -12,7 +12,7 @@ use gpufleet_telemetry::holder;
 use serde::Deserialize;
 
 use super::super::known::Asking;
-use super::objects::{Condition, Meta, PodSpec, claim};
+use super::objects::{Condition, Meta, Owner, PodSpec, claim};
 
 /// What is said of what is suspended and nobody says why.
 const SUSPENDED: &str = "It is suspended";
@@ -127,7 +127,17 @@ pub(super) fn job(object: &JobObject) -> Vec<Asking> {
     waits.into_iter().map(suspended).collect()
 }
 
-/// What a suspended JobSet waits for.
+/// What made this object, as a Workload of that would be called; none where nothing did.
+pub(super) fn made_by(meta: &Meta) -> Option<String> {
+    let owner = meta.owner_references.iter().find(|it| it.controller)?;
+    Some(called(owner, &meta.namespace))
+}
+
+fn called(owner: &Owner, namespace: &str) -> String {
+    format!("{}:{namespace}/{}", owner.kind.to_lowercase(), owner.name)
+}
+
+/// What a suspended JobSet waits for. One that another object made, such as a TrainJob, is that's to begin.
 pub(super) fn job_set(object: &JobSetObject) -> Vec<Asking> {
     let (meta, spec) = (&object.metadata, &object.spec);
     if !spec.suspend || meta.deletion_timestamp.is_some() {
@@ -144,7 +154,14 @@ pub(super) fn job_set(object: &JobSetObject) -> Vec<Asking> {
             let pods = pods.saturating_mul(job.parallelism.unwrap_or(1));
             claim(meta, &name, &job.template.spec, pods)
         });
-    waits.map(suspended).collect()
+    let is_of_another = made_by(meta).is_some();
+    let waits = waits.map(suspended).map(|(mut waits, by)| {
+        if is_of_another {
+            waits.reason = Reason::HeldBack;
+        }
+        (waits, by)
+    });
+    waits.collect()
 }
 
 /// What a Workload that is not admitted waits for. That of single pods is told by these: they are there,
@@ -165,7 +182,7 @@ pub(super) fn workload(object: &WorkloadObject) -> Vec<Asking> {
         return Vec::new();
     }
     let name = match owner {
-        Some(it) => format!("{}:{}/{}", it.kind.to_lowercase(), meta.namespace, it.name),
+        Some(it) => called(it, &meta.namespace),
         None => format!("workload:{}/{}", meta.namespace, meta.name),
     };
     // Its quota first: what comes after it is waited for in turn.
@@ -298,7 +315,7 @@ mod tests {
             replicated(Value::Null, Value::Null, "1"),
             replicated(json!(5), json!(5), "0"),
         ]);
-        let object = json!({"metadata": {"name": "s", "namespace": "team", "uid": "1"},
+        let mut object = json!({"metadata": {"name": "s", "namespace": "team", "uid": "1"},
             "spec": {"suspend": true, "replicatedJobs": jobs}});
         let found = told(&job_set(&read(&object)));
         assert_eq!(
@@ -308,6 +325,17 @@ mod tests {
                 "owner's jobset:team/s  1x1 It is suspended"
             ]
         );
+        let maker = |object: &Value| made_by(&read::<JobSetObject>(object).metadata);
+        assert_eq!(maker(&object), None);
+        // What made it lets it begin.
+        object["metadata"]["ownerReferences"] =
+            json!([{"kind": "TrainJob", "name": "t", "controller": true}]);
+        let held_back = [
+            "jobset:team/s  6x8 It is suspended",
+            "jobset:team/s  1x1 It is suspended",
+        ];
+        assert_eq!(told(&job_set(&read(&object))), held_back);
+        assert_eq!(maker(&object), Some("trainjob:team/t".to_owned()));
     }
 
     #[test]
