@@ -211,13 +211,13 @@ impl Owners {
         clusters.filter(|it| !it.is_empty()).collect()
     }
 
-    /// Reads the table of rules: `from,until,kind,key,value,team`, or with `cluster` behind them.
+    /// Reads the table of rules: `from,until,kind,key,value,team`, or with `cluster` behind them; a row may be of the other.
     ///
     /// # Errors
     /// When it is no such table; rows that cannot be used are in the findings.
     pub fn read(text: &str) -> Result<Self, TableError> {
         let mut owners = Self::default();
-        for row in table::read_without_last(text, &COLUMNS_OF_CLUSTERS)? {
+        for row in table::read_mixed(text, &COLUMNS_OF_CLUSTERS)? {
             match rule(&row.fields) {
                 Ok(rule) => owners.rules.push(rule),
                 Err(why) => owners.findings.push(format!("line {}: {why}", row.line)),

@@ -54,6 +54,16 @@ pub struct TableRow {
 /// # Errors
 /// When a column is missing or unknown, a row has too few or too many fields, or there are too many.
 pub fn read(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, TableError> {
+    read_rows(text, columns, None)
+}
+
+/// Reads the rows as [`read`] does; a row may have the field of the column `beside` where the header has not that column,
+/// behind all others, and may lack it where that is the header's last.
+fn read_rows(
+    text: &str,
+    columns: &[&str],
+    beside: Option<&str>,
+) -> Result<Vec<TableRow>, TableError> {
     let mut records = records(text, usize::MAX).into_iter();
     let header = records.next().ok_or(TableError::Empty)?;
     if let Some(unknown) = header
@@ -68,13 +78,23 @@ pub fn read(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, TableError> {
         at.ok_or_else(|| TableError::Missing((*column).to_owned()))
     };
     let places: Vec<usize> = columns.iter().map(place).collect::<Result<_, _>>()?;
+    let expected = header.fields.len();
+    let is_beside = |it: &str| beside == Some(it);
+    let may_be_more = beside.is_some() && !header.fields.iter().any(|it| is_beside(it));
+    let may_be_less = header.fields.last().is_some_and(|it| is_beside(it));
     let mut rows = Vec::new();
     for mut record in records {
-        if record.fields.len() != header.fields.len() {
+        let found = record.fields.len();
+        let mut more = None;
+        if may_be_more && found == expected + 1 {
+            more = record.fields.pop();
+        } else if may_be_less && found + 1 == expected {
+            record.fields.push(String::new());
+        } else if found != expected {
             return Err(TableError::Fields {
                 line: record.line,
-                found: record.fields.len(),
-                expected: header.fields.len(),
+                found,
+                expected,
             });
         }
         if rows.len() == MAX_ROWS {
@@ -85,7 +105,7 @@ pub fn read(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, TableError> {
             .map(|at| std::mem::take(&mut record.fields[*at]));
         rows.push(TableRow {
             line: record.line,
-            fields: fields.collect(),
+            fields: fields.chain(more).collect(),
         });
     }
     Ok(rows)
@@ -96,13 +116,30 @@ pub fn read(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, TableError> {
 /// # Errors
 /// As [`read`] has them.
 pub fn read_without_last(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, TableError> {
+    without_last(text, columns, false)
+}
+
+/// Reads the rows of a table as [`read_without_last`] does, where each row may have the last of these columns or not,
+/// behind the others, whatever the header says: so a row of the one table can be put under the header of the other.
+///
+/// # Errors
+/// As [`read`] has them.
+pub fn read_mixed(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, TableError> {
+    without_last(text, columns, true)
+}
+
+/// Reads a table with the last of these columns or without it; `is_mixed`: whether each row may have it or not.
+fn without_last(text: &str, columns: &[&str], is_mixed: bool) -> Result<Vec<TableRow>, TableError> {
     let Some((last, others)) = columns.split_last() else {
         return read(text, columns);
     };
-    match read(text, columns) {
+    let beside = is_mixed.then_some(*last);
+    match read_rows(text, columns, beside) {
         Err(TableError::Missing(column)) if column == *last => {
-            let mut rows = read(text, others)?;
-            rows.iter_mut().for_each(|it| it.fields.push(String::new()));
+            let mut rows = read_rows(text, others, beside)?;
+            for row in &mut rows {
+                row.fields.resize(columns.len(), String::new());
+            }
             Ok(rows)
         }
         read => read,
@@ -343,6 +380,31 @@ mod tests {
         assert_eq!(of("b,a\n1,2\n"), Ok(vec!["2/1".to_owned()]));
         assert_eq!(of("a\n2\n"), Ok(vec!["2/".to_owned()]));
         assert_eq!(of("b\n1\n"), Err(TableError::Missing("a".to_owned())));
+    }
+
+    #[test]
+    fn a_row_with_the_last_column_or_without_it_goes_under_either_header_where_rows_may_be_mixed() {
+        let of = |text: &str| -> Result<Vec<String>, TableError> {
+            let rows = read_mixed(text, &["a", "b", "c"])?;
+            Ok(rows.into_iter().map(|it| it.fields.join("/")).collect())
+        };
+        let refused = |line, found, expected| {
+            Err(TableError::Fields {
+                line,
+                found,
+                expected,
+            })
+        };
+        let both = |first: &str| Ok(vec![first.to_owned(), "3/4/5".to_owned()]);
+        assert_eq!(of("a,b\n1,2\n3,4,5\n"), both("1/2/"));
+        assert_eq!(of("b,a\n2,1\n4,3,5\n"), both("1/2/"));
+        assert_eq!(of("a,b,c\n1,2\n3,4,5\n"), both("1/2/"));
+        // Behind the others alone: which one is missing elsewhere nobody knows.
+        assert_eq!(of("a,c,b\n1,2\n"), refused(2, 2, 3));
+        assert_eq!(of("a,b\n1,2,3,4\n"), refused(2, 4, 2));
+        assert_eq!(of("a,b\n1\n"), refused(2, 1, 2));
+        let strict = read_without_last("a,b\n1,2\n3,4,5\n", &["a", "b", "c"]);
+        assert_eq!(strict, refused(3, 3, 2).map(|_: Vec<String>| Vec::new()));
     }
 
     #[test]

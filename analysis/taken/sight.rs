@@ -44,7 +44,8 @@ pub struct JobNow {
     pub idle_micros: u64,
     /// What these cost a day.
     pub idle_cost: Option<i64>,
-    /// How many of them nobody observes or knows whose they are, or have not come up yet.
+    /// How many of them nobody observes or knows whose they are, or have not come up yet; with those that it lost with
+    /// their nodes, which are not in what is above.
     pub unseen: u32,
 }
 

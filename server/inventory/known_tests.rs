@@ -331,6 +331,17 @@ fn what_is_held_back_is_told_once_by_who_says_more_and_a_pod_with_what_the_autos
         ["suspended", "too", "suspended"],
         "all of one kind"
     );
+    // What another object made is told by the Workload of that.
+    let maker = "trainjob:team/t";
+    let sets = known.held_back(Maker::JobSet);
+    sets.put_of("s", vec![claim(set, "suspended")], Some(maker.to_owned()));
+    assert_eq!(words(&known), ["suspended", "suspended"]);
+    let workloads = known.held_back(Maker::Workload);
+    workloads.put("w", vec![claim(maker, "no quota")]);
+    assert_eq!(words(&known), ["no quota", "suspended"]);
+    known.held_back(Maker::Workload).remove("w");
+    let sets = known.held_back(Maker::JobSet);
+    sets.put("s", vec![claim(set, "suspended"), claim(set, "too")]);
     // Its pods are there: they tell it.
     known.pod("p", waits());
     assert_eq!(words(&known), ["", "suspended", "too"]);

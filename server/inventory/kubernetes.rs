@@ -198,6 +198,11 @@ trait MayBeHeldBack: serde::de::DeserializeOwned + Send {
 
     fn meta(&self) -> &Meta;
     fn waits(&self) -> Vec<Asking>;
+
+    /// What made it, by which it may be told as well.
+    fn made_by(&self) -> Option<String> {
+        held_back::made_by(self.meta())
+    }
 }
 
 impl MayBeHeldBack for JobObject {
@@ -374,7 +379,7 @@ impl<K: MayBeHeldBack> Follow for Following<'_, K> {
     }
 
     fn gather(&self, all: &mut HeldBack, object: K) {
-        all.put(&object.meta().uid, object.waits());
+        all.put_of(&object.meta().uid, object.waits(), object.made_by());
     }
 
     fn replace(&self, all: HeldBack) {
@@ -384,8 +389,9 @@ impl<K: MayBeHeldBack> Follow for Following<'_, K> {
 
     fn put(&self, object: K) {
         let mut known = self.app.inventory.known();
-        let waits = object.waits();
-        known.held_back(K::MAKER).put(&object.meta().uid, waits);
+        let (waits, maker) = (object.waits(), object.made_by());
+        let held_back = known.held_back(K::MAKER);
+        held_back.put_of(&object.meta().uid, waits, maker);
     }
 
     fn remove(&self, object: K) {

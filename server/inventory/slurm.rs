@@ -1,4 +1,4 @@
-//! Asks Slurm every half minute: `sinfo -a -N --json` for nodes, `squeue -a --json` for jobs that wait; or reads
+//! Asks Slurm every half minute: `sinfo -a -N --json` for nodes, `squeue -a --json` for jobs that wait or run; or reads
 //! the files sinfo.json and squeue.json in a folder, where the server may not run Slurm's commands and a
 //! cron job writes what they say.
 //!
@@ -48,13 +48,16 @@ const CLOSED: [&str; 3] = ["DRAIN", "MAINTENANCE", "FUTURE"];
 /// Reasons for which the scheduler does not look for a place.
 const HELD_BACK: [&str; 2] = ["JobHeldAdmin", "Reservation"];
 
+/// The reason of an array of which as many tasks run as its owner lets run at once.
+const ARRAY_IS_FULL: &str = "JobArrayTaskLimit";
+
 /// Reasons that whoever submitted the job gave: more GPUs would not let it begin.
 const BY_OWNER: [&str; 5] = [
     "Dependency",
     "DependencyNeverSatisfied",
     "BeginTime",
     "JobHeldUser",
-    "JobArrayTaskLimit",
+    ARRAY_IS_FULL,
 ];
 
 /// What `sinfo --json` says; `nodes` is how releases before 23.02, and `scontrol show nodes --json`, do.
@@ -125,6 +128,8 @@ struct Squeue {
 #[serde(default)]
 struct Job {
     job_id: Value,
+    /// The array that it is of; 0 or not set where it is of none. A task that runs is a record of its own.
+    array_job_id: Value,
     /// Which tasks of an array wait, `0-9:3,12%4`; they are one record.
     array_task_string: String,
     job_state: Value,
@@ -145,6 +150,9 @@ struct Told {
     closed: Closed,
 }
 
+/// How many tasks of each array run.
+type Running = BTreeMap<i64, u32>;
+
 /// Jobs that wait, by their number.
 type Jobs = Vec<(String, Claim)>;
 
@@ -155,8 +163,9 @@ pub(super) async fn run(app: &App) {
         let at = app.clock.now();
         let told = ask(folder, ("sinfo", &["-a", "-N", "--json"]), at).await;
         let told = told.and_then(|it| nodes(&it).map_err(|why| format!("sinfo: {why}")));
-        let pending = ["-a", "--json", "--states=PENDING"];
-        let jobs = ask(folder, ("squeue", &pending), at).await;
+        // Of arrays it counts how many of their tasks run.
+        let jobs = ["-a", "--json", "--states=PENDING,RUNNING"];
+        let jobs = ask(folder, ("squeue", &jobs), at).await;
         let nothing = Closed::default();
         let closed = told.as_ref().map_or(&nothing, |it| &it.closed);
         let jobs = jobs.and_then(|it| claims(&it, closed).map_err(|why| format!("squeue: {why}")));
@@ -323,15 +332,30 @@ fn gres(text: &str) -> (u32, String) {
 /// Jobs that wait for GPUs, by their number.
 fn claims(answer: &[u8], closed: &Closed) -> Result<Jobs, String> {
     let said: Squeue = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
-    Ok(said
-        .jobs
-        .iter()
-        .filter_map(|it| claim(it, closed))
-        .collect())
+    let mut running: Running = BTreeMap::new();
+    for job in said.jobs.iter().filter(|it| it.is("RUNNING")) {
+        if let Some(array) = array(job) {
+            *running.entry(array).or_default() += 1;
+        }
+    }
+    let waiting = said.jobs.iter();
+    let waiting = waiting.filter_map(|it| claim(it, closed, &running));
+    Ok(waiting.collect())
 }
 
-fn claim(job: &Job, closed: &Closed) -> Option<(String, Claim)> {
-    if !words(&job.job_state).iter().any(|it| it == "PENDING") {
+impl Job {
+    fn is(&self, state: &str) -> bool {
+        words(&self.job_state).iter().any(|it| it == state)
+    }
+}
+
+/// The array that a job is of.
+fn array(job: &Job) -> Option<i64> {
+    number(&job.array_job_id).filter(|it| *it > 0)
+}
+
+fn claim(job: &Job, closed: &Closed, running: &Running) -> Option<(String, Claim)> {
+    if !job.is("PENDING") {
         return None;
     }
     let (gpus, model) = asked(&job.tres_req_str);
@@ -342,7 +366,14 @@ fn claim(job: &Job, closed: &Closed) -> Option<(String, Claim)> {
     let nodes = number(&job.node_count).and_then(|it| u32::try_from(it).ok());
     let nodes = nodes.filter(|it| *it > 0 && gpus % it == 0).unwrap_or(1);
     let partitions = partitions(job.partition.split(','));
-    let why = job.state_reason.as_str();
+    let running = array(job).and_then(|it| running.get(&it)).copied();
+    let limit = at_once(&job.array_task_string);
+    let may_begin = limit.saturating_sub(running.unwrap_or(0));
+    // Until Slurm looks at it again it tells the reason from before its last task began.
+    let why = match may_begin {
+        0 => ARRAY_IS_FULL,
+        _ => job.state_reason.as_str(),
+    };
     // What keeps it back by itself keeps it however its partition is.
     let shut = closed.why(&partitions);
     let by_owner = BY_OWNER.contains(&why);
@@ -350,7 +381,7 @@ fn claim(job: &Job, closed: &Closed) -> Option<(String, Claim)> {
     let tasks = match (tasks(&job.array_task_string), by_owner) {
         (all, true) => all,
         // Its owner lets no more of them run at once.
-        (all, false) => all.min(at_once(&job.array_task_string)),
+        (all, false) => all.min(may_begin),
     };
     let claim = Claim {
         namespace: holder::cut(&job.account).to_owned(),

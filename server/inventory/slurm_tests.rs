@@ -213,11 +213,19 @@ fn what_an_array_may_not_run_at_once_is_its_owners_and_no_demand() {
         at: Timestamp::from_seconds(1_790_000_000),
         monotonic: Duration::ZERO,
     };
-    let judged = |why: &str| {
-        // Four of a thousand run, on half of the nodes.
-        let job = json!({"jobs": [{"job_id": 1, "job_state": ["PENDING"], "state_reason": why,
-            "array_task_string": "4-999%4", "partition": "gpu", "node_count": 1,
-            "tres_req_str": "gres/gpu=8"}]});
+    let judged = |why: &str, tasks: &str, runs: i64| {
+        let array = |id: i64| json!({"set": true, "infinite": false, "number": id});
+        let task = |id: i64, of: i64, state: &str| {
+            json!({"job_id": id, "array_job_id": array(of), "job_state": [state], "state_reason": why,
+                "array_task_string": "", "partition": "gpu", "node_count": 1, "tres_req_str": "gres/gpu=8"})
+        };
+        // So many of a thousand run; half of the nodes are used, by others as well.
+        let mut jobs: Vec<Value> = (0..runs).map(|it| task(10 + it, 1, "RUNNING")).collect();
+        jobs.extend([task(20, 2, "RUNNING"), task(21, 0, "RUNNING")]);
+        let mut waits = task(1, 1, "PENDING");
+        waits["array_task_string"] = json!(tasks);
+        jobs.push(waits);
+        let job = json!({"jobs": jobs});
         let mut pods = Pods::default();
         for (node, used) in &told.nodes {
             let (node, gpus) = (node.name.as_str(), used.expect("it is told"));
@@ -241,10 +249,17 @@ fn what_an_array_may_not_run_at_once_is_its_owners_and_no_demand() {
         let why: Vec<Demand> = why.expect("nodes are seen").of.into_values().collect();
         (demand, held, why)
     };
-    let held = (1, Some(996 * 8));
-    assert_eq!(judged("JobArrayTaskLimit"), (0, held, vec![Demand::None]));
-    // Without its limit it is waited for what it may run at once.
-    assert_eq!(judged("Priority"), (4 * 8, (0, Some(0)), Vec::new()));
+    let full = || (0, (1, Some(996 * 8)), vec![Demand::None]);
+    assert_eq!(judged("JobArrayTaskLimit", "4-999%4", 4), full());
+    // As many run as may, whatever was its reason when they began.
+    assert_eq!(judged("Priority", "4-999%4", 4), full());
+    assert_eq!(judged("Priority", "4-999%3", 4), full());
+    // It is waited for those that may begin beside those that run, and without a limit for all.
+    for (tasks, runs, waited_for) in [("4-999%4", 0, 4), ("4-999%4", 3, 1), ("4-9", 4, 6)] {
+        let (demand, held, _) = judged("Priority", tasks, runs);
+        let expected = (waited_for * 8, (0, Some(0)));
+        assert_eq!((demand, held), expected, "{tasks} {runs}");
+    }
     assert_eq!(at_once("4-999"), u32::MAX);
 }
 

@@ -1,8 +1,8 @@
 //! What commitments cover of the nodes that there are now, and what a second of a GPU costs with that.
 //!
 //! Nodes are those that the month bills of an hour in which nothing changes: live ones that are paid on demand, of which an
-//! agent tells or that the cluster lists. One that is silent counts as long as the cluster lists it, else for
-//! [`ACCOUNTED_FOR_NS`]. As in the report of all live clusters commitments of whatever cluster cover them
+//! agent tells or that the cluster lists. One that is silent counts as long as the cluster lists it, and not once that says
+//! that it went, else for [`ACCOUNTED_FOR_NS`]. As in the report of all live clusters commitments of whatever cluster cover them
 //! ([`standing`]), so what a GPU costs is told alike to whoever may see it.
 //!
 //! Limits: for pages one answer stands for [`STANDS_FOR_NS`]; without commitments nobody looks at any node.
@@ -20,6 +20,7 @@ use super::terms::ask;
 use super::{Machine, Terms};
 use crate::fleet::Fleet;
 use crate::inventory::Inventory;
+use crate::view::contact::Contact;
 
 /// For so long the ledger accounts for GPUs that fell silent.
 const ACCOUNTED_FOR_NS: i64 = 3_600 * NANOS_PER_SECOND;
@@ -45,6 +46,7 @@ pub struct SecondPrice {
 struct Heard {
     resource: Option<Arc<Resource>>,
     has_gpus: bool,
+    contact: Contact,
     at: Timestamp,
 }
 
@@ -171,6 +173,7 @@ fn kinds(fleet: &Fleet, inventory: &Inventory, at: Timestamp) -> Kinds {
         }
         let name = (Arc::clone(&live.key.cluster), Arc::clone(&live.node));
         let node = heard.entry(name).or_default();
+        node.contact.note(live);
         node.at = node.at.max(live.last_point);
         match live.key.kind {
             ResourceKind::Node => node.resource = Some(Arc::clone(&live.resource)),
@@ -181,7 +184,9 @@ fn kinds(fleet: &Fleet, inventory: &Inventory, at: Timestamp) -> Kinds {
     heard.retain(|(cluster, name), it| {
         let is_listed = inventory.is_listed(cluster, Some(&**name));
         let is_lately = at.since(it.at) < ACCOUNTED_FOR_NS;
-        it.has_gpus && (is_listed || (is_lately && !inventory.is_gone(cluster, name)))
+        // The cluster may say what it likes of a node that is heard.
+        let is_gone = it.contact.is_silent(at) && inventory.is_gone(cluster, name);
+        it.has_gpus && (is_listed || (is_lately && !is_gone))
     });
     let mut kinds = Kinds::new();
     let mut add = |machine: &Machine<'_>| {

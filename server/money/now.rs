@@ -124,7 +124,7 @@ pub struct MoneySnapshot {
     pub held_back: Vec<Idle>,
     /// GPUs without a price, by their ids; of one that has shares it is the card's.
     pub unpriced: BTreeMap<Unpriced, BTreeSet<Arc<str>>>,
-    /// Whether there are several clusters, also such that this reader may not see: a rule that named none would be of all.
+    /// Whether there are several live clusters, also such that this reader may not see: a rule that named none would be of all.
     pub has_clusters: bool,
     /// Holders without an owner, by their cluster and name.
     pub unowned: BTreeMap<(Arc<str>, String), Unowned>,
@@ -189,6 +189,8 @@ struct IdleCandidate {
     is_silent: bool,
     /// Whether its node is not ready.
     is_lost: bool,
+    /// Whether nobody held it when it was heard last.
+    was_free: bool,
     /// Whether nobody holds it.
     is_free: bool,
 }
@@ -245,8 +247,10 @@ pub fn now(
         if live.origin == Origin::Recorded {
             return;
         }
-        let first = first.get_or_insert_with(|| Arc::clone(&live.key.cluster));
-        has_clusters |= *first != live.key.cluster;
+        if live.origin == Origin::Live {
+            let first = first.get_or_insert_with(|| Arc::clone(&live.key.cluster));
+            has_clusters |= *first != live.key.cluster;
+        }
         if !grant.may_see(&live.key.cluster) {
             return;
         }
@@ -306,6 +310,8 @@ pub fn now(
             .map(|it| it.of_node(&name.0, &name.1).to_owned());
         let node = nodes.entry(name).or_default();
         node.pool = node_pool.unwrap_or_default();
+        // What was given back before its node went is not who had it last's any more.
+        it.is_free |= node.is_gone && it.was_free;
         let found = match node.is_gone {
             true => &mut of_gone,
             false => &mut found,
@@ -323,6 +329,7 @@ pub fn now(
 fn seen(live: &Live, at: Timestamp, nodes: &NodesNow) -> IdleCandidate {
     let status = judge_on(live, at, nodes);
     let is_lost = status.reason == Reason::NodeNotReady;
+    let was_free = live.bits.holder_known != 0 && live.bits.held == 0;
     let text = |name| live.resource.attribute(name).unwrap_or_default().to_owned();
     IdleCandidate {
         idle: Idle {
@@ -343,9 +350,10 @@ fn seen(live: &Live, at: Timestamp, nodes: &NodesNow) -> IdleCandidate {
         resource: Arc::clone(&live.resource),
         is_share: live.key.kind == ResourceKind::Share,
         is_lost,
+        was_free,
         is_free: match status.state {
             State::Unallocated | State::Draining => true,
-            _ => is_lost && live.bits.holder_known != 0 && live.bits.held == 0,
+            _ => is_lost && was_free,
         },
     }
 }

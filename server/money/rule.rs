@@ -56,4 +56,29 @@ mod tests {
         }
         assert_eq!(rule_for(None, &holder("", "", ""), at), None);
     }
+
+    #[test]
+    fn the_rule_goes_into_a_table_with_clusters_or_without_and_its_other_rules_stay() {
+        let at = Timestamp::from_seconds(1_790_000_000);
+        let holder = |namespace: &str| Holder {
+            namespace: namespace.to_owned(),
+            ..Holder::default()
+        };
+        for (columns, end) in [(&COLUMNS[..], ""), (&COLUMNS_OF_CLUSTERS, ",")] {
+            for (cluster, elsewhere) in [(Some("prod"), "unowned"), (None, "TEAM")] {
+                let rule = rule_for(cluster, &holder("ml"), at).expect("something is known");
+                let columns = columns.join(",");
+                let before = format!("{columns}\n2026-01-01,,namespace,,research,science{end}\n");
+                let owners = Owners::read(&format!("{before}{rule}\n")).expect("a table");
+                assert_eq!(owners.findings, [""; 0], "{rule}");
+                let payer = |cluster: &str, namespace: &str| {
+                    let payer = owners.payer(cluster, &holder(namespace), at.millis());
+                    payer.name().to_owned()
+                };
+                assert_eq!(payer("prod", "research"), "science", "{before}{rule}");
+                assert_eq!(payer("prod", "ml"), "TEAM", "{before}{rule}");
+                assert_eq!(payer("other", "ml"), elsewhere, "{before}{rule}");
+            }
+        }
+    }
 }

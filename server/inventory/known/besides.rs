@@ -27,6 +27,8 @@ pub struct HeldBack {
     /// By object.
     pub(super) claims: BTreeMap<String, Vec<Asking>>,
     pub(super) left_out: BTreeSet<String>,
+    /// By object what made it, as that is called where it waits.
+    made_by: BTreeMap<String, String>,
 }
 
 /// What the autoscaler said of pods.
@@ -69,15 +71,25 @@ impl HeldBack {
         }
     }
 
+    /// An object as it is now, and what made it: where that waits, of a kind that says more, it is told by that alone.
+    pub fn put_of(&mut self, uid: &str, claims: Vec<Asking>, made_by: Option<String>) {
+        self.put(uid, claims);
+        if let Some(made_by) = made_by.filter(|_| self.claims.contains_key(uid)) {
+            self.made_by.insert(uid.to_owned(), made_by);
+        }
+    }
+
     /// An object is gone.
     pub fn remove(&mut self, uid: &str) {
         self.claims.remove(uid);
+        self.made_by.remove(uid);
         self.left_out.remove(uid);
     }
 
     /// All objects as they are now.
     pub fn all(&mut self, all: Self, now: Moment) {
         (self.claims, self.left_out) = (all.claims, all.left_out);
+        self.made_by = all.made_by;
         self.standing.whole(now);
     }
 }
@@ -109,7 +121,12 @@ impl ClusterState {
             .collect();
         let mut told: BTreeSet<String> = all.iter().map(|it| it.workload.clone()).collect();
         for of_kind in &self.held_back {
-            let claims = of_kind.claims.values().flatten();
+            let of_told = |uid: &String| {
+                let made_by = of_kind.made_by.get(uid);
+                made_by.is_some_and(|it| told.contains(it))
+            };
+            let objects = of_kind.claims.iter().filter(|it| !of_told(it.0));
+            let claims = objects.flat_map(|it| it.1);
             let new = claims.filter(|it| !told.contains(&it.0.workload));
             let new = new.filter_map(|(claim, by)| self.claimed.waits(claim, by));
             let new: Vec<Claim> = new.collect();

@@ -1,7 +1,8 @@
 //! What waits for GPUs before it has pods: Jobs and JobSets that are suspended, and Workloads of Kueue that
 //! have no quota yet.
 //!
-//! What is suspended and in no queue, and a Workload that is deactivated, its owner holds back.
+//! What is suspended and in no queue, and a Workload that is deactivated, its owner holds back; but not a Workload
+//! that Kueue itself gave up.
 //!
 //! Kueue suspends what it queues, so one and the same thing may be told twice: by its Workload, which says
 //! why, and by itself. They have one name, and who merges them takes the Workload.
@@ -11,13 +12,20 @@ use gpufleet_telemetry::holder;
 use serde::Deserialize;
 
 use super::super::known::Asking;
-use super::objects::{Condition, Meta, PodSpec, claim};
+use super::objects::{Condition, Meta, Owner, PodSpec, claim};
 
 /// What is said of what is suspended and nobody says why.
 const SUSPENDED: &str = "It is suspended";
 
 /// What is said of a Workload that its queue passes over.
 const DEACTIVATED: &str = "It is deactivated (spec.active is false)";
+
+/// What the reasons name for which Kueue itself deactivates a Workload: releases put different words before them.
+const GIVEN_UP: [&str; 3] = [
+    "AdmissionCheck",
+    "RequeuingLimitExceeded",
+    "MaximumExecutionTimeExceeded",
+];
 
 /// Most kinds of pods of one object: a JobSet has a few, Kueue takes eight.
 const MAX_KINDS: usize = 16;
@@ -119,7 +127,17 @@ pub(super) fn job(object: &JobObject) -> Vec<Asking> {
     waits.into_iter().map(suspended).collect()
 }
 
-/// What a suspended JobSet waits for.
+/// What made this object, as a Workload of that would be called; none where nothing did.
+pub(super) fn made_by(meta: &Meta) -> Option<String> {
+    let owner = meta.owner_references.iter().find(|it| it.controller)?;
+    Some(called(owner, &meta.namespace))
+}
+
+fn called(owner: &Owner, namespace: &str) -> String {
+    format!("{}:{namespace}/{}", owner.kind.to_lowercase(), owner.name)
+}
+
+/// What a suspended JobSet waits for. One that another object made, such as a TrainJob, is that's to begin.
 pub(super) fn job_set(object: &JobSetObject) -> Vec<Asking> {
     let (meta, spec) = (&object.metadata, &object.spec);
     if !spec.suspend || meta.deletion_timestamp.is_some() {
@@ -136,7 +154,14 @@ pub(super) fn job_set(object: &JobSetObject) -> Vec<Asking> {
             let pods = pods.saturating_mul(job.parallelism.unwrap_or(1));
             claim(meta, &name, &job.template.spec, pods)
         });
-    waits.map(suspended).collect()
+    let is_of_another = made_by(meta).is_some();
+    let waits = waits.map(suspended).map(|(mut waits, by)| {
+        if is_of_another {
+            waits.reason = Reason::HeldBack;
+        }
+        (waits, by)
+    });
+    waits.collect()
 }
 
 /// What a Workload that is not admitted waits for. That of single pods is told by these: they are there,
@@ -157,7 +182,7 @@ pub(super) fn workload(object: &WorkloadObject) -> Vec<Asking> {
         return Vec::new();
     }
     let name = match owner {
-        Some(it) => format!("{}:{}/{}", it.kind.to_lowercase(), meta.namespace, it.name),
+        Some(it) => called(it, &meta.namespace),
         None => format!("workload:{}/{}", meta.namespace, meta.name),
     };
     // Its quota first: what comes after it is waited for in turn.
@@ -165,10 +190,17 @@ pub(super) fn workload(object: &WorkloadObject) -> Vec<Asking> {
         let said = conditions.iter().find(|it| it.kind == *kind);
         said.filter(|it| it.status != "True" && !it.message.is_empty())
     });
-    let (reason, why) = match (spec.active, why) {
-        (Some(false), _) => (Reason::ByOwner, DEACTIVATED.to_owned()),
-        (_, Some(it)) => (Reason::HeldBack, cut(&it.message)),
-        (_, None) => {
+    let given_up = conditions.iter().find(|it| {
+        let is_kueues = GIVEN_UP.iter().any(|kind| it.reason.contains(*kind));
+        it.kind == "Evicted" && it.status == "True" && is_kueues
+    });
+    let (reason, why) = match (spec.active, given_up, why) {
+        (Some(false), None, _) => (Reason::ByOwner, DEACTIVATED.to_owned()),
+        (Some(false), Some(it), _) if it.message.is_empty() => {
+            (Reason::HeldBack, DEACTIVATED.to_owned())
+        }
+        (Some(false), Some(it), _) | (_, _, Some(it)) => (Reason::HeldBack, cut(&it.message)),
+        (_, _, None) => {
             let nothing = "Its queue has said nothing of it yet";
             (Reason::HeldBack, nothing.to_owned())
         }
@@ -283,7 +315,7 @@ mod tests {
             replicated(Value::Null, Value::Null, "1"),
             replicated(json!(5), json!(5), "0"),
         ]);
-        let object = json!({"metadata": {"name": "s", "namespace": "team", "uid": "1"},
+        let mut object = json!({"metadata": {"name": "s", "namespace": "team", "uid": "1"},
             "spec": {"suspend": true, "replicatedJobs": jobs}});
         let found = told(&job_set(&read(&object)));
         assert_eq!(
@@ -293,6 +325,17 @@ mod tests {
                 "owner's jobset:team/s  1x1 It is suspended"
             ]
         );
+        let maker = |object: &Value| made_by(&read::<JobSetObject>(object).metadata);
+        assert_eq!(maker(&object), None);
+        // What made it lets it begin.
+        object["metadata"]["ownerReferences"] =
+            json!([{"kind": "TrainJob", "name": "t", "controller": true}]);
+        let held_back = [
+            "jobset:team/s  6x8 It is suspended",
+            "jobset:team/s  1x1 It is suspended",
+        ];
+        assert_eq!(told(&job_set(&read(&object))), held_back);
+        assert_eq!(maker(&object), Some("trainjob:team/t".to_owned()));
     }
 
     #[test]
@@ -317,6 +360,30 @@ mod tests {
             let told = told(&workload(&read(&inactive)));
             let is_owners = told[0].starts_with("owner's ") && told[0].contains("spec.active");
             assert_eq!(is_owners, owners, "{told:?}");
+        }
+        // Kueue deactivates one itself that it gives up, and says so.
+        for (status, reason, owners) in [
+            ("True", "Deactivated", true),
+            ("True", "Preempted", true),
+            ("True", "DeactivatedDueToAdmissionCheck", false),
+            ("True", "DeactivatedDueToRequeuingLimitExceeded", false),
+            ("True", "InactiveWorkloadRequeuingLimitExceeded", false),
+            (
+                "True",
+                "DeactivatedDueToMaximumExecutionTimeExceeded",
+                false,
+            ),
+            ("False", "DeactivatedDueToAdmissionCheck", true),
+        ] {
+            for (message, words) in [("given up", "given up"), ("", DEACTIVATED)] {
+                let evicted = json!({"type": "Evicted", "status": status, "reason": reason, "message": message});
+                inactive["status"]["conditions"] = json!([waits[0], evicted]);
+                let expected = match owners {
+                    true => format!("owner's jobset:team/s q 4x8 {DEACTIVATED}"),
+                    false => format!("jobset:team/s q 4x8 {words}"),
+                };
+                assert_eq!(told(&workload(&read(&inactive))), [expected], "{reason}");
+            }
         }
         let checked = json!([
             says("QuotaReserved", "True", ""),

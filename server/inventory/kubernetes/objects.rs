@@ -106,7 +106,7 @@ pub(super) struct Condition {
     #[serde(rename = "type")]
     pub(super) kind: String,
     pub(super) status: String,
-    reason: String,
+    pub(super) reason: String,
     pub(super) message: String,
     /// Null where who wrote it gave no time, as of pods behind a gate.
     last_transition_time: Option<String>,

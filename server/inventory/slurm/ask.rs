@@ -14,8 +14,8 @@ use tokio::sync::{Semaphore, oneshot};
 /// How long a command may take: a busy controller is known to take seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(25);
 
-/// Most bytes of an answer: 10,000 jobs at 6 KB.
-const MAX_BYTES: u64 = 64 << 20;
+/// Most bytes of an answer: 20,000 jobs at 6 KB, those that run among them.
+const MAX_BYTES: u64 = 128 << 20;
 
 /// A file that is older is not believed, nanoseconds: a cron job writes it every minute.
 const WRITTEN_WITHIN_NS: i64 = 300 * NANOS_PER_SECOND;

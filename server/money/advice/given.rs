@@ -77,6 +77,11 @@ impl Seen {
                 seen.gpu(cluster, id, gpu);
             }
         }
+        for (cluster, gpus) in &found.gone {
+            for gpu in gpus.values() {
+                seen.lost(cluster, gpu);
+            }
+        }
         for it in &found.idle {
             if let Some(job) = seen
                 .jobs
@@ -100,8 +105,7 @@ impl Seen {
     }
 
     fn gpu(&mut self, cluster: &str, id: &str, gpu: &now::PricedGpu) {
-        let holder = Holder::told_by(&gpu.resource).filter(|_| gpu.payer != Payer::Nobody);
-        let job = holder.map(|it| it.job).unwrap_or_default();
+        let job = job_of(gpu);
         let is_observed = gpu.state != State::Unobserved;
         if is_observed {
             let place = (cluster.to_owned(), id.to_owned());
@@ -132,6 +136,14 @@ impl Seen {
         known.now.day_cost = sum(known.now.day_cost, day);
         let node = gpu.resource.attribute(attribute::NODE).unwrap_or_default();
         known.gpus.push((node.to_owned(), id.to_owned()));
+    }
+
+    /// Takes in a GPU of a node that went, once those that are there are known: its job lost it, and gave nothing back.
+    pub(super) fn lost(&mut self, cluster: &str, gpu: &now::PricedGpu) {
+        let place = (cluster.to_owned(), job_of(gpu));
+        if let Some(job) = self.jobs.get_mut(&place) {
+            job.now.unseen += 1;
+        }
     }
 
     /// What is advised now.
@@ -242,17 +254,25 @@ impl Seen {
                 it.sight_of_runs(&runs, &knobs)
             }
             Kind::RightSize | Kind::Idle => {
-                let was_freed = advice.before.gpus.iter().any(|gpu| {
+                let holder = |gpu: &String| {
                     let place = (advice.cluster.clone(), gpu.clone());
-                    self.holders
-                        .get(&place)
-                        .is_some_and(|job| *job != advice.about)
-                });
+                    self.holders.get(&place)
+                };
+                let had = &advice.before.gpus;
+                let was_freed = had
+                    .iter()
+                    .any(|gpu| holder(gpu).is_some_and(|job| *job != advice.about));
+                // Its node may have gone so long ago that nobody remembers the GPU.
+                let is_told = advice.kind == Kind::Idle && it.standing == Standing::Told;
+                let is_lost = is_told && had.iter().any(|gpu| holder(gpu).is_none());
                 let has_finished = self.finished.iter().any(|(of, at)| {
                     let is_it = of.0 == place.0 && knobs::is_of(&advice.about, &of.1);
                     is_it && *at >= it.first_ms
                 });
-                let job = self.jobs.get(&place).map(|it| it.now);
+                let job = self.jobs.get(&place).map(|it| JobNow {
+                    unseen: it.now.unseen + u32::from(is_lost),
+                    ..it.now
+                });
                 it.sight_of_job(job, was_freed, has_finished)
             }
             Kind::Shutdown => match self.nodes(&advice.cluster, &advice.about) {
@@ -330,6 +350,12 @@ impl Job {
             },
         }
     }
+}
+
+/// The job that has a GPU or share; empty of nobody, and of a holder without a name.
+fn job_of(gpu: &now::PricedGpu) -> String {
+    let holder = Holder::told_by(&gpu.resource).filter(|_| gpu.payer != Payer::Nobody);
+    holder.map(|it| it.job).unwrap_or_default()
 }
 
 /// Advice as it is taken over: nodes that are off at their time are as many as they were before it.

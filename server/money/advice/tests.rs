@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::owner::Payer;
 use gpufleet_analysis::taken::sight::JobNow;
 use gpufleet_analysis::taken::{Before, Kind, LEAST_TOLD_MS, Sight};
+use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 
 use super::given::Job;
 use super::*;
+use crate::money::now::PricedGpu;
 
 /// A Monday, 2026-11-16 00:00 UTC.
 const START: i64 = 20_773 * MILLIS_PER_DAY;
@@ -123,6 +127,43 @@ fn a_job_that_came_to_its_end_took_no_advice_nor_did_one_whose_agent_is_silent()
         "it ended by itself before it was written"
     );
     assert_eq!(gone(false, None), [Standing::Told], "nobody sees its GPUs");
+}
+
+#[test]
+fn idle_gpus_that_are_lost_with_their_node_were_not_given_back() {
+    let idle = [advice(Kind::Idle, "job:ml/note", 48)];
+    let held = || seen(&[("job:ml/note", 2)], Some("job:ml/note"));
+    let fewer = |holder: Option<&str>| seen(&[("job:ml/note", 1)], holder);
+    let of_gone = |payer: Payer| {
+        let resource = Resource::new(ResourceKind::Gpu, "GPU-2")
+            .with(attribute::HOLDER, "pod:ml/note-0")
+            .with(attribute::WORKLOAD, "job:ml/note");
+        let gpu = PricedGpu {
+            resource: resource.into(),
+            part: (1, 1),
+            second: None,
+            last: None,
+            payer,
+            state: State::Unobserved,
+        };
+        let mut seen = fewer(Some("job:ml/note"));
+        seen.lost("prod", &gpu);
+        seen
+    };
+    for (now, standing) in [
+        (fewer(Some("job:ml/note")), Standing::Changing),
+        (fewer(Some("")), Standing::Changing),
+        // Its node went lately, and so long ago that the GPU is forgotten.
+        (of_gone(Payer::Unowned), Standing::Told),
+        (fewer(None), Standing::Told),
+        // It was given back before its node went.
+        (of_gone(Payer::Nobody), Standing::Changing),
+    ] {
+        let mut book = Book::default();
+        let at = looks(&mut book, START, 2 * HOUR, &held(), &idle);
+        book.look(&now, Vec::new(), at);
+        assert_eq!(book.entries[0].record.standing, standing, "{now:?}");
+    }
 }
 
 #[test]
@@ -263,7 +304,7 @@ fn idle_shares_are_told_by_their_parts_of_a_card() {
     let share = |number: u32, part: (u32, u32), idle_s: i64| {
         let key = crate::store::model::ResourceKey {
             cluster: "prod".into(),
-            kind: gpufleet_telemetry::identity::ResourceKind::Share,
+            kind: ResourceKind::Share,
             id: format!("MIG-{number}").into(),
         };
         crate::money::now::Idle {
@@ -271,10 +312,10 @@ fn idle_shares_are_told_by_their_parts_of_a_card() {
             origin: Origin::Live,
             node: "node-1".into(),
             index: String::new(),
-            state: gpufleet_analysis::ledger::State::Parked,
+            state: State::Parked,
             since: Some(now.shifted(-idle_s * 1_000_000_000)),
             job: "job:ml/note".to_owned(),
-            payer: gpufleet_analysis::owner::Payer::Nobody,
+            payer: Payer::Nobody,
             part,
             day_cost: Some(1),
         }

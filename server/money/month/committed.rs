@@ -55,9 +55,11 @@ fn left_out(of_all: &[Commitment]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use gpufleet_analysis::chargeback::commitments::Commitments;
     use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
+    use gpufleet_analysis::inventory::Node;
     use gpufleet_analysis::ledger::{Energy, Reason, State};
     use gpufleet_analysis::money::ratio;
     use gpufleet_analysis::price_book::load;
@@ -70,6 +72,7 @@ mod tests {
     use crate::config::Config;
     use crate::fleet::Fleet;
     use crate::inventory::Inventory;
+    use crate::inventory::known::Moment;
     use crate::money::covered::SecondPrice;
     use crate::money::terms::Sources;
     use crate::money::{CoveredNow, Machine, Terms};
@@ -230,6 +233,17 @@ mod tests {
 
     /// What a second of a GPU of a cluster costs now, where one GPU at least of each of these nodes is told.
     fn live(cluster: &str, nodes: &[(&str, &str)], origin: Origin, terms: &Terms) -> SecondPrice {
+        let inventory = Inventory::new(&Config::for_tests().inventory, "a");
+        live_beside(&inventory, cluster, nodes, (origin, terms))
+    }
+
+    /// The same beside what the cluster lists.
+    fn live_beside(
+        inventory: &Inventory,
+        cluster: &str,
+        nodes: &[(&str, &str)],
+        (origin, terms): (Origin, &Terms),
+    ) -> SecondPrice {
         let config = Config::for_tests();
         let fleet = Fleet::new(config.fleet.clone());
         for (cluster, name) in nodes {
@@ -240,8 +254,7 @@ mod tests {
             fleet.put_for_tests(machine);
             fleet.put_for_tests(fixture::gpu(cluster, name, 0, Does::Work, origin));
         }
-        let inventory = Inventory::new(&config.inventory, "a");
-        let covered = CoveredNow::of((&fleet, &inventory), terms, NOW);
+        let covered = CoveredNow::of((&fleet, inventory), terms, NOW);
         let machine = Machine {
             cluster,
             machine_type: MACHINE,
@@ -301,6 +314,29 @@ mod tests {
         assert_eq!(second(60), Some(i128::from(now.mean)));
         let simulated = live("a", two, Origin::Simulated, &terms);
         assert_eq!(second(80), Some(i128::from(simulated.mean)));
+    }
+
+    #[test]
+    fn a_node_that_is_heard_counts_whatever_its_cluster_says_of_it() {
+        let terms = terms(&[("ca", 1, "a")]);
+        let two = &[("a", "n-0"), ("a", "n-1")][..];
+        let inventory = Inventory::new(&Config::for_tests().inventory, "a");
+        let now = Moment {
+            at: NOW,
+            monotonic: Duration::ZERO,
+        };
+        let listed = Node {
+            name: "n-0".to_owned(),
+            gpus: 8,
+            ..Node::default()
+        };
+        inventory.known().all_nodes(vec![listed], now);
+        inventory.known().all_nodes(Vec::new(), now);
+        assert!(inventory.is_gone("a", "n-0"));
+        let found = live_beside(&inventory, "a", two, (Origin::Live, &terms));
+        assert_eq!(found, live("a", two, Origin::Live, &terms));
+        let one = live("a", &two[1..], Origin::Live, &terms);
+        assert_ne!(found, one, "one alone is covered whole");
     }
 
     #[test]

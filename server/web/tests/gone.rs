@@ -1,6 +1,9 @@
 //! A node that the cluster says is gone: once it is not heard any more it is in no count, no cost and no list of what is
 //! silent, and has its page.
 
+use gpufleet_analysis::owner::Payer;
+use gpufleet_telemetry::identity::{Resource, attribute};
+
 use super::queue::{self, node};
 use super::today::dollars;
 use super::*;
@@ -150,6 +153,28 @@ async fn the_box_finds_what_is_gone_by_its_whole_name_and_says_that_it_is() {
         // A part of its name leads nowhere by itself.
         let (_, page) = server.get("/find?q=100-08").await;
         assert!(page.contains(about), "{about}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn what_nobody_held_when_its_node_went_is_nobodys() {
+    let gpu = "GPU-prod-h100-08-0000";
+    for is_held in [false, true] {
+        let mut lives = fixture::fleet();
+        let of = lives.iter_mut().find(|it| *it.key.id == *gpu);
+        let of = of.expect("it is in the fixture");
+        // Who held it last may still be named.
+        let told = Resource::clone(&of.resource);
+        of.resource = Arc::new(told.with(attribute::HOLDER, "pod:research/train-7b-0"));
+        of.bits.held = match is_held {
+            true => of.bits.holder_known,
+            false => 0,
+        };
+        let server = without(lives, Some(SILENT)).await;
+        let (app, terms) = (&server.app, server.app.money.terms());
+        let found = now::walked(app, &terms, &Grant::default(), app.clock.now()).await;
+        let payer = &found.gpu("prod", gpu).expect("it is known").payer;
+        assert_eq!(*payer == Payer::Nobody, !is_held, "{payer:?}");
     }
 }
 

@@ -22,6 +22,9 @@ async fn the_line_that_names_an_owner_names_its_cluster_where_there_are_several(
     let one = found(&server_of(vec![of("prod")], false).await, None).await;
     assert_eq!(one.rule_columns(), "from,until,kind,key,value,team");
     assert_eq!(rules(&one), ["2026-09-21,,namespace,,research,TEAM"]);
+    let demo = fixture::gpu("demo", "sim-0", 0, Does::Work, Origin::Simulated);
+    let beside_demo = found(&server_of(vec![of("prod"), demo], false).await, None).await;
+    assert_eq!(beside_demo.rule_columns(), one.rule_columns());
     let server = server_of(both(), false).await;
     let two = found(&server, None).await;
     let line = "2026-09-21,,namespace,,research,TEAM,prod-";
