@@ -48,6 +48,10 @@ const CLOSED: [&str; 3] = ["DRAIN", "MAINTENANCE", "FUTURE"];
 /// Reasons for which the scheduler does not look for a place.
 const HELD_BACK: [&str; 2] = ["JobHeldAdmin", "Reservation"];
 
+/// States in which a task of an array counts against its limit. One whose nodes boot runs, which older releases do not
+/// tell beside it.
+const RUNS: [&str; 3] = ["RUNNING", "CONFIGURING", "SUSPENDED"];
+
 /// The reason of an array of which as many tasks run as its owner lets run at once.
 const ARRAY_IS_FULL: &str = "JobArrayTaskLimit";
 
@@ -164,7 +168,11 @@ pub(super) async fn run(app: &App) {
         let told = ask(folder, ("sinfo", &["-a", "-N", "--json"]), at).await;
         let told = told.and_then(|it| nodes(&it).map_err(|why| format!("sinfo: {why}")));
         // Of arrays it counts how many of their tasks run.
-        let jobs = ["-a", "--json", "--states=PENDING,RUNNING"];
+        let jobs = [
+            "-a",
+            "--json",
+            "--states=PENDING,RUNNING,CONFIGURING,SUSPENDED",
+        ];
         let jobs = ask(folder, ("squeue", &jobs), at).await;
         let nothing = Closed::default();
         let closed = told.as_ref().map_or(&nothing, |it| &it.closed);
@@ -333,7 +341,7 @@ fn gres(text: &str) -> (u32, String) {
 fn claims(answer: &[u8], closed: &Closed) -> Result<Jobs, String> {
     let said: Squeue = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
     let mut running: Running = BTreeMap::new();
-    for job in said.jobs.iter().filter(|it| it.is("RUNNING")) {
+    for job in said.jobs.iter().filter(|it| it.is(&RUNS)) {
         if let Some(array) = array(job) {
             *running.entry(array).or_default() += 1;
         }
@@ -344,8 +352,9 @@ fn claims(answer: &[u8], closed: &Closed) -> Result<Jobs, String> {
 }
 
 impl Job {
-    fn is(&self, state: &str) -> bool {
-        words(&self.job_state).iter().any(|it| it == state)
+    fn is(&self, these: &[&str]) -> bool {
+        let states = words(&self.job_state);
+        states.iter().any(|it| these.contains(&it.as_str()))
     }
 }
 
@@ -355,7 +364,7 @@ fn array(job: &Job) -> Option<i64> {
 }
 
 fn claim(job: &Job, closed: &Closed, running: &Running) -> Option<(String, Claim)> {
-    if !job.is("PENDING") {
+    if !job.is(&["PENDING"]) {
         return None;
     }
     let (gpus, model) = asked(&job.tres_req_str);

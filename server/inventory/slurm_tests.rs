@@ -213,16 +213,31 @@ fn what_an_array_may_not_run_at_once_is_its_owners_and_no_demand() {
         at: Timestamp::from_seconds(1_790_000_000),
         monotonic: Duration::ZERO,
     };
-    let judged = |why: &str, tasks: &str, runs: i64| {
+    let judged = |why: &str, tasks: &str, runs: usize| {
         let array = |id: i64| json!({"set": true, "infinite": false, "number": id});
-        let task = |id: i64, of: i64, state: &str| {
-            json!({"job_id": id, "array_job_id": array(of), "job_state": [state], "state_reason": why,
+        let task = |id: i64, of: i64, state: Value| {
+            json!({"job_id": id, "array_job_id": array(of), "job_state": state, "state_reason": why,
                 "array_task_string": "", "partition": "gpu", "node_count": 1, "tres_req_str": "gres/gpu=8"})
         };
         // So many of a thousand run; half of the nodes are used, by others as well.
-        let mut jobs: Vec<Value> = (0..runs).map(|it| task(10 + it, 1, "RUNNING")).collect();
-        jobs.extend([task(20, 2, "RUNNING"), task(21, 0, "RUNNING")]);
-        let mut waits = task(1, 1, "PENDING");
+        // Older releases name one state alone, newer ones all.
+        let states = [
+            json!(["RUNNING"]),
+            json!(["RUNNING", "CONFIGURING"]),
+            json!("CONFIGURING"),
+            json!("SUSPENDED"),
+        ];
+        let states = (10..).zip(states.into_iter().cycle());
+        let mut jobs: Vec<Value> = states
+            .take(runs)
+            .map(|(id, state)| task(id, 1, state))
+            .collect();
+        jobs.extend([
+            task(20, 2, json!(["RUNNING"])),
+            task(21, 0, json!(["RUNNING"])),
+            task(22, 1, json!(["COMPLETING"])),
+        ]);
+        let mut waits = task(1, 1, json!(["PENDING"]));
         waits["array_task_string"] = json!(tasks);
         jobs.push(waits);
         let job = json!({"jobs": jobs});
