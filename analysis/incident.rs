@@ -14,9 +14,9 @@
 //!   within minutes are the cluster's: the circuit breaker, one incident where there would be hundreds
 //!   (`outage`); so are many runs with the same trouble within minutes (`breaker`). What opened
 //!   before its cause was known becomes the incident of its cause, under the id that people know; what
-//!   an open incident has explained is no other while that one is open ([`explained`]). A reader that fails
-//!   explains nothing: what its agent tells of the rest is as true as before. A slow link of which the run alone is
-//!   known explains what the run is, and not that one of its ranks is slow.
+//!   an open incident has explained is no other while that one is open, and GPUs that wait in a run while that stands
+//!   ([`explained`]). A reader that fails explains nothing: what its agent tells of the rest is as true as before. A
+//!   slow link of which the run alone is known explains what the run is, and not that one of its ranks is slow.
 //! - *Two known causes, two incidents*, also of one family at one place; a cause that is found later is the same
 //!   incident's, and so is what is thought of a run (`trouble`). One whose own cause is told no more takes the one
 //!   that is, with a line in its log; what spoke for the first stays evidence. Of several things wrong for one cause it

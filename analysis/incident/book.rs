@@ -12,6 +12,7 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::breaker::Circuits;
+use super::explained::{StoodLately, may_stand};
 use super::group::{Group, Nodes, by_trouble, groups, waiting};
 use super::outage::Outage;
 use super::{BOOT_QUIET_NS, Family, Happened, Incident, MAX_INCIDENTS, Place, Signal, State};
@@ -67,6 +68,8 @@ pub struct Book {
     pub(super) circuits: Circuits,
     /// Nodes whose trouble is.
     pub(super) outages: Vec<Outage>,
+    /// Runs whose GPUs may do no work because they stand.
+    pub(super) stood_lately: StoodLately,
 }
 
 /// As many incidents may be there before one of this kind: when the book is full of idle GPUs, what is broken still
@@ -90,6 +93,7 @@ impl Book {
             incident.counted_to = incident.counted_to.max(now);
         }
         Self {
+            stood_lately: may_stand(&incidents, now),
             incidents,
             ..Self::default()
         }
@@ -163,7 +167,9 @@ impl Book {
         }
         let mut signals = tick.signals;
         signals.retain(|it| !(settles(it, now) || it.family.is_of_run() && is_quiet(&it.place)));
+        let heard = |family, place: &Place| (tick.is_heard)(family, place) && !is_quiet(place);
         let (signals, waiting) = waiting(signals);
+        self.keep_standing(&signals, &heard, now);
         let all = self.of_clusters(by_trouble(signals, tick.nodes), tick.nodes, now);
         let mut groups = groups(all, waiting);
         groups.retain(|it| !self.has_explained(it));
@@ -171,7 +177,6 @@ impl Book {
         let mut changes = Vec::new();
         let handed = self.hand_out(groups, now, new_id, &mut changes);
         let told = self.take(&handed, now, &mut changes);
-        let heard = |family, place: &Place| (tick.is_heard)(family, place) && !is_quiet(place);
         self.clear_circuits(&heard, now);
         self.clear_outages(&heard, now);
         self.let_go(now);

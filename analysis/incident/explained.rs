@@ -4,11 +4,17 @@
 //! takes three ticks. So an open incident whose cause opens becomes the cause's, under the id that people
 //! know; further ones are taken into it. Until it opens they go on: what may be explained soon is not over. And what
 //! was explained is explained for as long as its cause is open, also where the two end, or are seen, some ticks apart.
+//!
+//! GPUs that do no work because their run stands are explained while it does and for [`WAITS_NS`] after: what it stood
+//! for may be open for days in which it goes on elsewhere, and when it stands again that has another cause. A run that is
+//! not heard, or is quiet, stands as it did. After a restart of the server each run that an open incident names may.
+
+use std::collections::BTreeMap;
 
 use gpufleet_telemetry::time::Timestamp;
 
 use super::book::{Book, Change};
-use super::group::Group;
+use super::group::{Group, run_of, standing};
 use super::{Evidence, Family, Happened, Incident, MAX_EVIDENCE, Place, Signal, State};
 
 /// What the log says of what was silent or in hand and turns out to come from something worse: a note, which every older
@@ -16,7 +22,40 @@ use super::{Evidence, Family, Happened, Incident, MAX_EVIDENCE, Place, Signal, S
 const WORSE: &str =
     "it comes from something worse: nobody has that in hand, and no silence of before holds";
 
+/// For so long after a run was last signalled to stand its GPUs may do no work because it did, nanoseconds: they tell
+/// some ticks later that it moves.
+const WAITS_NS: i64 = 60 * 1_000_000_000;
+
+/// The runs that stand or did a moment ago, with when that was last signalled, or could not be: as many as are watched.
+pub(super) type StoodLately = BTreeMap<Place, Timestamp>;
+
+/// The runs that these incidents name, of which nothing else is known yet: as if they stood now.
+pub(super) fn may_stand(incidents: &[Incident], now: Timestamp) -> StoodLately {
+    let open = incidents.iter().filter(|it| it.state == State::Open);
+    let places = open.flat_map(Incident::places);
+    let runs = places.filter(|it| it.run.is_some());
+    runs.map(|it| (run_of(it), now)).collect()
+}
+
 impl Book {
+    /// Keeps which runs stand, and which did a moment ago as far as that is `heard`.
+    pub(super) fn keep_standing(
+        &mut self,
+        signals: &[Signal],
+        heard: &dyn Fn(Family, &Place) -> bool,
+        now: Timestamp,
+    ) {
+        self.stood_lately.retain(|run, last| {
+            *last = match heard(Family::Hang, run) {
+                true => now.min(*last),
+                false => now,
+            };
+            now.since(*last) < WAITS_NS
+        });
+        let stands = standing(signals.iter()).into_iter();
+        self.stood_lately.extend(stands.map(|run| (run, now)));
+    }
+
     /// Whether an open incident has explained all of this before.
     pub(super) fn has_explained(&self, group: &Group) -> bool {
         // With a run that stands go its GPUs that do no work, whatever the run stands for.
@@ -25,9 +64,20 @@ impl Book {
             let is_why =
                 it.family.explains(group.family) || waits && it.family.explains(Family::Hang);
             let is_cause = it.state == State::Open && is_why;
-            is_cause && group.signals.iter().all(|signal| it.has_explained(signal))
+            let is_there =
+                |place: &Place| it.family.explains(group.family) && it.place.contains(place);
+            let is_its = |signal: &Signal| {
+                let goes_on = !waits || is_there(&signal.place) || self.waits_still(&signal.place);
+                goes_on && it.has_explained(signal)
+            };
+            is_cause && group.signals.iter().all(is_its)
         };
         self.incidents.iter().any(explains)
+    }
+
+    /// Whether the run of GPUs that do no work stood a moment ago; of what is in none there is nothing to ask.
+    fn waits_still(&self, place: &Place) -> bool {
+        place.run.is_none() || self.stood_lately.contains_key(&run_of(place))
     }
 
     /// Where the incident at `at` has just opened and explains an open one that nothing else is told of

@@ -89,7 +89,7 @@ fn payer(signal: &Signal) -> Place {
 }
 
 /// The run that a place is about, wherever it is; its cluster where it is about none.
-fn run_of(place: &Place) -> Place {
+pub(super) fn run_of(place: &Place) -> Place {
     Place {
         cluster: place.cluster.clone(),
         run: place.run.clone(),
@@ -98,7 +98,7 @@ fn run_of(place: &Place) -> Place {
 }
 
 /// The runs that stand by these signals.
-fn standing<'a>(signals: impl Iterator<Item = &'a Signal>) -> BTreeSet<Place> {
+pub(super) fn standing<'a>(signals: impl Iterator<Item = &'a Signal>) -> BTreeSet<Place> {
     let hangs = signals.filter(|it| it.family == Family::Hang && it.place.run.is_some());
     hangs.map(|it| run_of(&it.place)).collect()
 }

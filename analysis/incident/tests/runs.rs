@@ -48,6 +48,38 @@ fn gpus_without_work_of_a_run_that_stands_are_in_its_incident_on_whatever_node_a
 }
 
 #[test]
+fn gpus_without_work_of_a_run_that_stood_for_what_is_open_still_are_explained_while_it_stands() {
+    let hang = of_run(Family::Hang, Some(59), Some(gpu(7, 3)));
+    let waits = of_run(Family::Stalled, None, None);
+    let fault = signal(Family::GpuFault, gpu(7, 3));
+    let stands = [hang, waits.clone(), fault.clone()];
+    let moved = [waits, fault];
+    let families = |world: &World| -> Vec<Family> {
+        let open = world.open().into_iter();
+        open.map(|it| it.family).collect()
+    };
+    let mut world = World::new();
+    world.ticks(3, &stands);
+    world.ticks(5, &moved);
+    assert_eq!(families(&world), [Family::GpuFault], "a moment ago");
+    world.silent.insert("train".to_owned());
+    world.ticks(60, &moved);
+    assert_eq!(families(&world), [Family::GpuFault], "it is not heard");
+    world.silent.clear();
+    world.ticks(60, &moved);
+    let both = [Family::GpuFault, Family::Stalled];
+    assert_eq!(families(&world), both, "it waits for something else");
+    world.tick(&stands);
+    assert_eq!(families(&world), [Family::GpuFault], "it stands again");
+    let stored = world.open().into_iter().cloned().collect();
+    world.book = Book::restored(stored, world.now);
+    world.ticks(5, &moved);
+    assert_eq!(families(&world), [Family::GpuFault], "after a restart");
+    world.tick(&moved);
+    assert_eq!(families(&world), both);
+}
+
+#[test]
 fn gpus_without_work_before_their_run_is_told_to_stand_are_its_incident_then() {
     let waits = of_run(Family::Stalled, None, Some(node(6)));
     let mut world = World::new();

@@ -166,21 +166,27 @@ async fn a_run_that_made_its_steps_and_stands_is_not_over_while_an_agent_is_not_
     let mut training = done().await;
     waits(&mut training, 0..20, |_| true).await;
     let id = training.one().id;
-    for tick in 20..28_u32 {
-        let waits = |rank: u32| Does {
-            busy_ms: None,
-            collective_s: Some(f64::from(tick) * 10.0),
-            is_heard: rank >= 8,
-            ..WELL
-        };
-        training.ticks(1, waits, |_| {}).await;
+    // Of one node, and of both.
+    let away: [(std::ops::Range<u32>, fn(u32) -> bool); 2] =
+        [(20..28, |rank| rank >= 8), (30..35, |_| false)];
+    for (ticks, is_heard) in away {
+        let back = ticks.end;
+        for tick in ticks {
+            let waits = |rank: u32| Does {
+                busy_ms: None,
+                collective_s: Some(f64::from(tick) * 10.0),
+                is_heard: is_heard(rank),
+                ..WELL
+            };
+            training.ticks(1, waits, |_| {}).await;
+        }
+        let told = training.one();
+        assert_eq!((told.id, told.family), (id, Family::Hang));
+        assert!(told.unheard_since.is_some(), "it may be over");
+        waits(&mut training, back..back + 2, |_| true).await;
+        let told = training.one();
+        assert_eq!((told.id, told.unheard_since), (id, None));
     }
-    let told = training.one();
-    assert_eq!((told.id, told.family), (id, Family::Hang));
-    assert!(told.unheard_since.is_some(), "it may be over");
-    waits(&mut training, 28..30, |_| true).await;
-    let told = training.one();
-    assert_eq!((told.id, told.unheard_since), (id, None));
     training.ticks(4, |_| STILL, |_| {}).await;
     assert_eq!(training.world.open(), [], "they came out of it");
 }
