@@ -167,8 +167,8 @@ async fn a_run_that_made_its_steps_and_stands_is_not_over_while_an_agent_is_not_
     waits(&mut training, 0..20, |_| true).await;
     let id = training.one().id;
     // Of one node, and of both.
-    let away: [(std::ops::Range<u32>, fn(u32) -> bool); 2] =
-        [(20..28, |rank| rank >= 8), (30..35, |_| false)];
+    type Away = (std::ops::Range<u32>, fn(u32) -> bool);
+    let away: [Away; 2] = [(20..28, |rank| rank >= 8), (30..35, |_| false)];
     for (ticks, is_heard) in away {
         let back = ticks.end;
         for tick in ticks {
