@@ -10,9 +10,9 @@
 //!   readings of them are a fault, is the detector's to know.
 //! - *One cause, one incident*: a broken GPU explains its heat, its power and its idleness, a broken
 //!   node its GPUs, either the run that waits for them, and with a run that stands go its GPUs that do no
-//!   work, on whatever node; half of a node's GPUs with the same trouble are the node's; more than [`BREAKER_NODES`] nodes and a tenth of a cluster with the same trouble
-//!   within minutes are the cluster's: the circuit breaker, one incident where there would be hundreds
-//!   (`outage`); so are many runs with the same trouble within minutes (`breaker`). What opened
+//!   work, on whatever node; half of a node's GPUs with the same trouble are the node's; more than
+//!   [`BREAKER_NODES`] nodes and a tenth of a cluster with the same trouble within minutes are the
+//!   cluster's: the circuit breaker, one incident where there would be hundreds (`outage`); so are many runs with the same trouble within minutes (`breaker`). What opened
 //!   before its cause was known becomes the incident of its cause, under the id that people know; what
 //!   an open incident has explained is no other while that one is open, and GPUs that wait in a run while that stands
 //!   ([`explained`]). A reader that fails explains nothing: what its agent tells of the rest is as true as before. A

@@ -248,6 +248,21 @@ impl Machine {
     }
 }
 
+impl Commitment {
+    /// Whether it may cover nodes of this machine type, region and cluster that are paid on demand.
+    pub fn is_for(&self, (machine_type, region, cluster): (&str, &str, &str)) -> bool {
+        let is_of_cluster = self.cluster.is_empty() || self.cluster == cluster;
+        is_of_cluster && self.machine_type == machine_type && self.region == region
+    }
+}
+
+/// What a second of one of so many GPUs costs, rounded to the nano-unit, where an hour of their node costs `hour`; none
+/// where that does not fit.
+pub fn second_of(hour: i64, gpus: u32) -> Option<i64> {
+    let second = money::ratio(hour.into(), 1, i128::from(gpus.max(1)) * 3_600);
+    second.and_then(|it| i64::try_from(it).ok())
+}
+
 impl Book {
     /// The shipped prices.
     pub fn shipped() -> Self {
@@ -314,12 +329,10 @@ impl Book {
     pub fn gpu_second(&self, ask: &Ask<'_>) -> Result<i64, Unpriced> {
         let quote = self.at(ask, ask.from_ms)?;
         let gpus = match self.machine(ask.machine_type).map_or(0, Machine::gpus) {
-            0 => ask.gpus.max(1),
+            0 => ask.gpus,
             own => own,
         };
-        let second = money::ratio(quote.hour.into(), 1, i128::from(gpus) * 3_600);
-        let second = second.and_then(|it| i64::try_from(it).ok());
-        second.ok_or_else(|| Unpriced::TooLarge(ask.machine_type.to_owned()))
+        second_of(quote.hour, gpus).ok_or_else(|| Unpriced::TooLarge(ask.machine_type.to_owned()))
     }
 
     /// The price at a moment.

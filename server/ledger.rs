@@ -21,7 +21,7 @@ use gpufleet_analysis::serving;
 use gpufleet_analysis::states::{self, Accounted, Around, Carry, Hour, Policy};
 use gpufleet_program::section;
 use gpufleet_telemetry::identity::ResourceKind;
-use gpufleet_telemetry::minute::{ByMetric, MinuteRow};
+use gpufleet_telemetry::minute::{Aggregate, ByMetric, Counter, MinuteRow};
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -242,18 +242,12 @@ fn ten_minutes(hour: i64, minutes: &BTreeMap<Minute, MinuteRow>) -> Vec<TenMinut
         into.held_s += count(row.bitmaps.held);
         into.holder_known_s += count(row.bitmaps.holder_known);
         for (metric, aggregate) in &row.metrics {
-            match into.metrics.get_mut(metric) {
-                Some(known) => known.merge(aggregate),
-                None => _ = into.metrics.insert(*metric, *aggregate),
-            }
+            into.metrics.add(*metric, *aggregate, Aggregate::merge);
         }
         let later = u32::try_from(minute.0.rem_euclid(10)).unwrap_or(0) * MILLIS_PER_MINUTE;
         for (metric, counter) in &row.counters {
             let counter = counter.clone().later(later);
-            match into.counters.get_mut(metric) {
-                Some(known) => known.merge(&counter),
-                None => _ = into.counters.insert(*metric, counter),
-            }
+            into.counters.add(*metric, counter, Counter::merge);
         }
     }
     buckets.into_values().collect()

@@ -94,10 +94,7 @@ impl MinuteRow {
 
     /// Takes in one gauge's aggregate.
     pub fn add(&mut self, metric: MetricId, aggregate: Aggregate) {
-        match self.metrics.get_mut(&metric) {
-            Some(known) => known.merge(&aggregate),
-            None => _ = self.metrics.insert(metric, aggregate),
-        }
+        self.metrics.add(metric, aggregate, Aggregate::merge);
     }
 
     /// Takes in points of one counter.

@@ -68,10 +68,7 @@ impl<K: Ord, V> Sorted<K, V> {
         match self.place(&key) {
             Ok(place) => Some(std::mem::replace(&mut self.0[place].1, value)),
             Err(place) => {
-                if self.0.len() == self.0.capacity() {
-                    self.0.reserve_exact(GROWS_BY);
-                }
-                self.0.insert(place, (key, value));
+                self.put(place, key, value);
                 None
             }
         }
@@ -79,9 +76,43 @@ impl<K: Ord, V> Sorted<K, V> {
 
     /// Puts something in where it has nothing under the key.
     pub fn insert_new(&mut self, key: K, value: V) {
-        if !self.contains_key(&key) {
-            self.insert(key, value);
+        if let Err(place) = self.place(&key) {
+            self.put(place, key, value);
         }
+    }
+
+    /// Merges something into what it has under the key, or puts it in; returns whether it was put in.
+    pub fn add(&mut self, key: K, value: V, merge: impl FnOnce(&mut V, &V)) -> bool {
+        match self.place(&key) {
+            Ok(place) => {
+                merge(&mut self.0[place].1, &value);
+                false
+            }
+            Err(place) => {
+                self.put(place, key, value);
+                true
+            }
+        }
+    }
+
+    /// Takes over what another has under keys under which it has nothing.
+    pub fn fill(&mut self, other: &Self)
+    where
+        K: Clone,
+        V: Clone,
+    {
+        for (key, value) in other {
+            if let Err(place) = self.place(key) {
+                self.put(place, key.clone(), value.clone());
+            }
+        }
+    }
+
+    fn put(&mut self, place: usize, key: K, value: V) {
+        if self.0.len() == self.0.capacity() {
+            self.0.reserve_exact(GROWS_BY);
+        }
+        self.0.insert(place, (key, value));
     }
 
     /// Takes out what it has under a key.
@@ -216,11 +247,23 @@ mod tests {
             let mut flat: Sorted<String, u8> = Sorted::default();
             for (number, value) in put {
                 let key = number.to_string();
-                if value % 4 == 0 {
-                    flat.insert_new(key.clone(), value);
-                    map.entry(key).or_insert(value);
-                } else {
-                    prop_assert_eq!(flat.insert(key.clone(), value), map.insert(key, value));
+                match value % 4 {
+                    0 => {
+                        flat.insert_new(key.clone(), value);
+                        map.entry(key).or_insert(value);
+                    }
+                    1 => {
+                        let is_new = !map.contains_key(&key);
+                        let added = flat.add(key.clone(), value, |known, it| *known ^= it);
+                        prop_assert_eq!(added, is_new);
+                        map.entry(key).and_modify(|it| *it ^= value).or_insert(value);
+                    }
+                    2 => {
+                        flat.fill(&[(key.clone(), value), ("x".to_owned(), 1)].into_iter().collect());
+                        map.entry(key).or_insert(value);
+                        map.entry("x".to_owned()).or_insert(1);
+                    }
+                    _ => prop_assert_eq!(flat.insert(key.clone(), value), map.insert(key, value)),
                 }
             }
             for key in taken.iter().map(u16::to_string) {

@@ -1,7 +1,8 @@
 //! One who is asked beside the rounds for one thing after the other, once for each: Slurm's controller for jobs, the
 //! Kubernetes API for claims, a directory for users.
 //!
-//! What nobody wants any more is forgotten, or kept while there is room ([`Ask::KEEPS`]). What could not be learned is asked for again after [`ASK_AGAIN`].
+//! What nobody wants any more is forgotten, or kept while there is room ([`Ask::KEEPS`]). What could not be learned is
+//! asked for again after [`ASK_AGAIN`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

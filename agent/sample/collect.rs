@@ -436,11 +436,7 @@ impl Entry {
         let mut names: Vec<&str> = Vec::new();
         for source in &self.sources {
             names.extend(source.resource.attribute(attribute::SOURCE));
-            for (name, value) in &source.resource.attributes {
-                if merged.attribute(name).is_none() {
-                    merged.attributes.insert(name.clone(), value.clone());
-                }
-            }
+            merged.attributes.fill(&source.resource.attributes);
         }
         // The agent's own health beside the host's numbers does not make it their source.
         if names.len() > 1 {

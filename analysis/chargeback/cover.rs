@@ -7,8 +7,9 @@
 //! of them is unused.
 //!
 //! The billed time of nodes that are alike is added up hour by hour; commitments take of that one after the other: first
-//! those that cover the nodes of one cluster alone, then the others, each in the order of their tables. What one took in all hours of a period is then divided over the nodes, by what each was billed in
-//! these hours. So a day comes to what its hours come to, to the millisecond.
+//! those that cover the nodes of one cluster alone, then the others, each in the order of their tables. What one took in all
+//! hours of a period is then divided over the nodes, by what each was billed in these hours. So a day comes to what its hours
+//! come to, to the millisecond.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -47,7 +48,7 @@ pub(super) struct Coverage {
 }
 
 /// Nodes that are alike: machine type, region and cluster.
-pub(super) type Alike<'a> = (&'a str, &'a str, &'a str);
+type Alike<'a> = (&'a str, &'a str, &'a str);
 
 /// Nodes that are alike in a period.
 #[derive(Default)]
@@ -75,12 +76,6 @@ pub(super) fn in_order(commitments: &[Commitment]) -> impl Iterator<Item = (usiz
     let numbered = commitments.iter().enumerate();
     let (of_all, of_one): (Vec<_>, Vec<_>) = numbered.partition(|it| it.1.cluster.is_empty());
     of_one.into_iter().chain(of_all)
-}
-
-/// Whether a commitment may cover nodes that are paid on demand.
-pub(super) fn may_cover(commitment: &Commitment, nodes: Alike<'_>) -> bool {
-    let is_of_cluster = commitment.cluster.is_empty() || nodes.2 == commitment.cluster;
-    is_of_cluster && nodes.0 == commitment.machine_type && nodes.1 == commitment.region
 }
 
 /// What a commitment with so much room in an hour takes of kinds of nodes, of each of which so much is left.
@@ -149,7 +144,7 @@ impl Coverage {
         if time.1 <= commitment.from_ms || commitment.until_ms <= time.0 {
             return;
         }
-        let fit = kinds.iter_mut().filter(|it| may_cover(commitment, *it.0));
+        let fit = kinds.iter_mut().filter(|it| commitment.is_for(*it.0));
         let mut fit: Vec<&mut Kind> = fit.map(|it| it.1).collect();
         let mut unused_millis = 0;
         for (at, (from_ms, until_ms)) in hours(time).enumerate() {

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cover::{in_order, may_cover, taken};
+use super::cover::{in_order, taken};
 use crate::money::ratio;
 use crate::price_book::Commitment;
 
@@ -57,13 +57,8 @@ impl Covered {
 impl Commitment {
     /// Whether it may cover nodes like these at a moment.
     pub fn may_cover(&self, nodes: &Alike, at_ms: i64) -> bool {
-        (self.from_ms..self.until_ms).contains(&at_ms) && may_cover(self, nodes.parts())
-    }
-}
-
-impl Alike {
-    fn parts(&self) -> super::cover::Alike<'_> {
-        (&self.machine_type, &self.region, &self.cluster)
+        let alike = (&*nodes.machine_type, &*nodes.region, &*nodes.cluster);
+        (self.from_ms..self.until_ms).contains(&at_ms) && self.is_for(alike)
     }
 }
 

@@ -61,16 +61,14 @@ impl Book {
         // With a run that stands go its GPUs that do no work, whatever the run stands for.
         let waits = group.family.is_without_work();
         let explains = |it: &Incident| {
-            let is_why =
-                it.family.explains(group.family) || waits && it.family.explains(Family::Hang);
-            let is_cause = it.state == State::Open && is_why;
-            let is_there =
-                |place: &Place| it.family.explains(group.family) && it.place.contains(place);
+            let is_why = it.family.explains(group.family);
+            let is_cause = is_why || waits && it.family.explains(Family::Hang);
             let is_its = |signal: &Signal| {
-                let goes_on = !waits || is_there(&signal.place) || self.waits_still(&signal.place);
+                let is_there = is_why && it.place.contains(&signal.place);
+                let goes_on = !waits || is_there || self.waits_still(&signal.place);
                 goes_on && it.has_explained(signal)
             };
-            is_cause && group.signals.iter().all(is_its)
+            it.state == State::Open && is_cause && group.signals.iter().all(is_its)
         };
         self.incidents.iter().any(explains)
     }

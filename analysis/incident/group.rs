@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::trouble::is_a_runs;
+use super::trouble::{is_a_runs, stands};
 use super::{Family, Incident, Place, Signal};
 use crate::cause::Cause;
 use crate::lost::Lost;
@@ -99,7 +99,7 @@ pub(super) fn run_of(place: &Place) -> Place {
 
 /// The runs that stand by these signals.
 pub(super) fn standing<'a>(signals: impl Iterator<Item = &'a Signal>) -> BTreeSet<Place> {
-    let hangs = signals.filter(|it| it.family == Family::Hang && it.place.run.is_some());
+    let hangs = signals.filter(|it| stands(it.family, &it.place));
     hangs.map(|it| run_of(&it.place)).collect()
 }
 

@@ -137,10 +137,7 @@ impl Incident {
     /// It grows to the places of its groups. A run that stands is where the rank is that it is thought to wait for now,
     /// and where nobody is named any more it keeps that for as long as its words do.
     fn take_place(&mut self, groups: &[Group]) {
-        if let [group] = groups
-            && stands(self.family, &self.place)
-        {
-            let names = group.place.node.is_some() || group.place.rank.is_some();
+        if let Some((group, names)) = self.standing(groups) {
             if names || group.signals.iter().any(|it| it.what == self.what) {
                 self.place = group.place.clone();
             }
@@ -179,15 +176,20 @@ impl Incident {
         }
     }
 
+    /// Of a run that stands the one group that tells it, and whether that names a rank or node that the run waits for.
+    fn standing<'a>(&self, groups: &'a [Group]) -> Option<(&'a Group, bool)> {
+        let [group] = groups else {
+            return None;
+        };
+        let names = group.place.node.is_some() || group.place.rank.is_some();
+        stands(self.family, &self.place).then_some((group, names))
+    }
+
     /// Whether a run that stands is thought to wait for another rank or node than it was.
     fn waits_for_another(&self, groups: &[Group]) -> bool {
-        let [group] = groups else {
-            return false;
-        };
-        let (now, before) = (&group.place, &self.place);
-        let names = now.node.is_some() || now.rank.is_some();
-        let is_other = (&now.node, now.rank) != (&before.node, before.rank);
-        stands(self.family, before) && names && is_other
+        let whom = |place: &Place| (place.node.clone(), place.rank);
+        let told = self.standing(groups);
+        told.is_some_and(|(group, names)| names && whom(&group.place) != whom(&self.place))
     }
 
     /// Takes its words and its cause from what says most, where that says worse than was known, or why, or where it is

@@ -5,15 +5,20 @@ use gpufleet_server::store::StoreConfig;
 
 use super::*;
 
-#[tokio::test]
-async fn the_log_of_prices_tells_what_was_changed_and_what_was_refused_as_refused() {
-    let folder = tempfile::tempdir().expect("a folder");
+/// A store of its own in a folder, with its configuration and a moment.
+async fn opened(folder: &Path) -> (Config, Store, Timestamp) {
     let config = Config {
-        store: StoreConfig::for_tests(folder.path()),
+        store: StoreConfig::for_tests(folder),
         ..Config::default()
     };
     let store = Store::open(&config.store).await.expect("a store");
-    let at = Timestamp::from_seconds(1_790_000_000);
+    (config, store, Timestamp::from_seconds(1_790_000_000))
+}
+
+#[tokio::test]
+async fn the_log_of_prices_tells_what_was_changed_and_what_was_refused_as_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (config, store, at) = opened(folder.path()).await;
     let remove = |name: &str| Prices::Remove {
         name: name.to_owned(),
     };
@@ -112,12 +117,7 @@ fn the_pages_of_a_catalog_become_one_table_beside_each_csv() {
 #[tokio::test]
 async fn two_files_of_one_name_are_refused_and_a_table_that_is_kept_twice_counts_once() {
     let folder = tempfile::tempdir().expect("a folder");
-    let config = Config {
-        store: StoreConfig::for_tests(folder.path()),
-        ..Config::default()
-    };
-    let store = Store::open(&config.store).await.expect("a store");
-    let at = Timestamp::from_seconds(1_790_000_000);
+    let (config, store, at) = opened(folder.path()).await;
     let rates = "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n\
         a3-highgpu-8g,here,on_demand,USD,28.8,,2026-01-01,,list,a\n";
     let files = ["eu/rates.csv", "us/rates.csv", "us/rates (1).csv"].map(|it| {

@@ -59,28 +59,16 @@ impl Pending {
         metric: MetricId,
         aggregate: Aggregate,
     ) -> usize {
-        let (row, mut grown) = self.of(minute);
-        match row.metrics.get_mut(&metric) {
-            Some(known) => known.merge(&aggregate),
-            None => {
-                row.metrics.insert(metric, aggregate);
-                grown += AGGREGATE_BYTES;
-            }
-        }
-        grown
+        let (row, grown) = self.of(minute);
+        let is_new = row.metrics.add(metric, aggregate, Aggregate::merge);
+        grown + if is_new { AGGREGATE_BYTES } else { 0 }
     }
 
     /// Adds what a counter told in a part of a minute; returns by how many bytes it grew.
     pub(super) fn count(&mut self, minute: Minute, metric: MetricId, counter: Counter) -> usize {
-        let (row, mut grown) = self.of(minute);
-        match row.counters.get_mut(&metric) {
-            Some(known) => known.merge(&counter),
-            None => {
-                row.counters.insert(metric, counter);
-                grown += COUNTER_BYTES;
-            }
-        }
-        grown
+        let (row, grown) = self.of(minute);
+        let is_new = row.counters.add(metric, counter, Counter::merge);
+        grown + if is_new { COUNTER_BYTES } else { 0 }
     }
 
     /// Hands out all of it; none where nothing waits.

@@ -11,8 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpufleet_analysis::chargeback::standing::{Alike, Covered, standing};
-use gpufleet_analysis::money::ratio;
-use gpufleet_analysis::price_book::{Basis, Unpriced};
+use gpufleet_analysis::price_book::{Basis, Unpriced, second_of};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
@@ -101,11 +100,7 @@ impl Terms {
         let paid = priced.within(at_ms, at_ms + 1);
         let card = priced.card_beside(at_ms, at_ms + 1);
         let too_large = || Unpriced::TooLarge(paid.0.clone());
-        let second = |hour: i64| {
-            let second = ratio(hour.into(), 1, i128::from(paid.2.max(1)) * 3_600);
-            let second = second.and_then(|it| i64::try_from(it).ok());
-            second.ok_or_else(too_large)
-        };
+        let second = |hour: i64| second_of(hour, paid.2).ok_or_else(too_large);
         let asked = ask(machine, paid, at_ms, at_ms + 1);
         let stretches = self.book.quote_or_cards(&asked, card).into_iter();
         let mut quotes = stretches.map(|it| it.quote.map(|it| it.hour));

@@ -134,7 +134,7 @@ pub fn strip(hours: &[LedgerHour], gpus: &[Range<Timestamp>], now: Timestamp) ->
     let limits = |hour: i64| (hour * MILLIS_PER_HOUR, (hour + 1) * MILLIS_PER_HOUR);
     // The part of an hour in which they can have been observed: while each was there, and long enough ago to be
     // accounted.
-    let past = |hour: i64| -> i64 {
+    let past_of = |hour: i64| -> i64 {
         let (start, end) = limits(hour);
         let settled = end.min(now.millis() - SETTLING_MILLIS);
         let of_one = |it: &Range<Timestamp>| {
@@ -143,11 +143,12 @@ pub fn strip(hours: &[LedgerHour], gpus: &[Range<Timestamp>], now: Timestamp) ->
         };
         gpus.iter().map(of_one).sum()
     };
+    let past: Vec<i64> = (first..first + HOURS).map(past_of).collect();
     let there = gpus.iter().filter(|it| it.end > now).count();
     let there = i64::try_from(there).unwrap_or(i64::MAX / MILLIS_PER_HOUR);
     let totals = hours.iter().map(LedgerHour::total_millis);
     // GPUs that are there no more may have been so many more.
-    let most = totals.chain((first..first + HOURS).map(past)).max();
+    let most = totals.chain(past.iter().copied()).max();
     let full = most.unwrap_or(0).max(there.max(1) * MILLIS_PER_HOUR);
     let mut strip = Strip {
         width: HOURS * STEP,
@@ -155,10 +156,10 @@ pub fn strip(hours: &[LedgerHour], gpus: &[Range<Timestamp>], now: Timestamp) ->
         column_width: WIDTH,
         ..Strip::default()
     };
-    for place in 0..HOURS {
+    for (place, past_millis) in (0..HOURS).zip(past) {
         let hour = first + place;
         let known = hours.iter().find(|it| it.hour == hour);
-        let mut column = column(place * STEP, hour, known, past(hour), full);
+        let mut column = column(place * STEP, hour, known, past_millis, full);
         if column.words.is_empty() {
             let (start, end) = limits(hour);
             let is_before = |it: &Range<Timestamp>| end <= it.start.millis();

@@ -233,11 +233,7 @@ impl Naming {
         }
         let (kind, id) = (recorded.kind, Arc::clone(&recorded.id));
         let mut shown = self.facts.resource(kind, id, Origin::Live, name);
-        for (name, value) in &recorded.attributes {
-            if shown.attribute(name).is_none() {
-                shown.attributes.insert(name.clone(), value.clone());
-            }
-        }
+        shown.attributes.fill(&recorded.attributes);
         let shown = Arc::new(shown);
         self.known
             .insert(key, (Arc::clone(recorded), Arc::clone(&shown)));

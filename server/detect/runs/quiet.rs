@@ -71,25 +71,25 @@ pub(super) enum Waiting {
 
 /// Whether they do: all of them for so long, nanoseconds, or some for [`QUIET_S`].
 pub(super) fn waiting(run: &Run, limit_ns: i64, now: Timestamp) -> Waiting {
-    let living = || run.living().map(|(_, it)| it);
-    let in_since: Vec<Option<Timestamp>> = living().map(|it| entered_at(it, now)).collect();
-    let hears = |it: &Rank| is_heard(it.facts.heard, now);
-    let lacks_some = living().any(|it| !hears(it));
-    let is_in_or_unheard = |it: &Rank| !hears(it) || entered_at(it, now).is_some();
-    let otherwise = match lacks_some && living().all(is_in_or_unheard) {
-        true => Waiting::Unknown,
-        false => Waiting::No,
-    };
+    let mut entered = Vec::new();
+    let (mut are_all_in, mut is_one_out, mut is_one_unheard) = (true, false, false);
+    for (_, rank) in run.living() {
+        let since = entered_at(rank, now);
+        let hears = is_heard(rank.facts.heard, now);
+        are_all_in &= since.is_some();
+        is_one_out |= hears && since.is_none();
+        is_one_unheard |= !hears;
+        entered.extend(since);
+    }
+    let last = entered.iter().copied().max();
+    let last = last.filter(|at| are_all_in && now.since(*at) >= limit_ns);
     let late_ns = limit_ns.max((QUIET_S * 1e9) as i64);
-    let whole: Option<Vec<Timestamp>> = in_since.iter().copied().collect();
-    let last = whole.and_then(|it| it.into_iter().max());
-    let late = in_since
-        .into_iter()
-        .flatten()
-        .filter(|at| now.since(*at) >= late_ns);
-    last.filter(|at| now.since(*at) >= limit_ns)
-        .or_else(|| late.max())
-        .map_or(otherwise, Waiting::Since)
+    let late = entered.into_iter().filter(|at| now.since(*at) >= late_ns);
+    match last.or_else(|| late.max()) {
+        Some(since) => Waiting::Since(since),
+        None if is_one_unheard && !is_one_out => Waiting::Unknown,
+        None => Waiting::No,
+    }
 }
 
 /// When a rank entered the oldest collective that it is in; none of one that is in none, or is not heard.

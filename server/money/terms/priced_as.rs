@@ -73,10 +73,9 @@ impl Terms {
     fn committed(&self, machine: &Machine<'_>, from_ms: i64, until_ms: i64) -> Vec<(i64, i64)> {
         let all = self.book.commitments().iter();
         let of_it = all.filter(|it| {
-            let is_of_cluster = it.cluster.is_empty() || it.cluster == machine.cluster;
-            let is_alike = (it.machine_type.as_str(), it.region.as_str())
-                == (machine.machine_type, machine.region);
-            is_alike && is_of_cluster && it.from_ms < until_ms && from_ms < it.until_ms
+            it.is_for((machine.machine_type, machine.region, machine.cluster))
+                && it.from_ms < until_ms
+                && from_ms < it.until_ms
         });
         of_it.map(|it| (it.from_ms, it.until_ms)).collect()
     }
